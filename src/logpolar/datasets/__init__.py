@@ -1,0 +1,1 @@
+"""Correspondences for training and testing."""

@@ -1,0 +1,28 @@
+"""The errors a user can mend. The command line prints each as one line and exits with code 2."""
+
+
+class LogpolarError(Exception):
+    """Base of every error that logpolar raises about what it was given."""
+
+
+class ImageError(LogpolarError):
+    """A file or an array that cannot be used as an image."""
+
+
+class KeypointError(LogpolarError):
+    """Keypoints that cannot be described: not finite, or without a positive size."""
+
+
+class ModelError(LogpolarError):
+    """A model that does not exist, or a file that is no logpolar model."""
+
+
+class StorageError(LogpolarError):
+    """A feature or match file that cannot be read, or that belongs to other settings."""
+
+
+class MissingExtraError(LogpolarError):
+    """A feature that needs an optional dependency which is not installed."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} needs an optional dependency: pip install 'logpolar[{extra}]'")

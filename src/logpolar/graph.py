@@ -1,0 +1,67 @@
+"""The ONNX graph of a network, without its weights (torch and onnx; only needed to write model files)."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+
+import onnx
+import torch
+
+from logpolar.network import DescriptorNetwork
+
+_OPSET = 18
+
+
+def export_graph(network: DescriptorNetwork) -> bytes:
+    """ONNX graph ``patches`` (count, rows, columns) -> ``descriptors`` (count, 128).
+
+    The network's weights appear as initializers of their own names whose data lie elsewhere: whoever runs the graph
+    supplies them.
+    """
+    options = network.options
+    example = torch.zeros(2, options.rows, options.columns)
+    training = network.training
+    exporter_log = logging.getLogger("torch.onnx")
+    previous = exporter_log.level
+    try:
+        exporter_log.setLevel(logging.ERROR)  # it complains about operators of packages that are not used here
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.onnx.export(
+                network.cpu().eval(),
+                (example,),
+                input_names=["patches"],
+                output_names=["descriptors"],
+                dynamic_shapes=({0: torch.export.Dim("count")},),
+                opset_version=_OPSET,
+                dynamo=True,
+                optimize=False,  # it would fold the batch normalisation into new weights without names
+                verbose=False,
+            )
+    finally:
+        exporter_log.setLevel(previous)
+        network.train(training)
+    assert program is not None
+    graph = program.model_proto
+    _strip(graph, set(network.state_dict()))
+    return bytes(graph.SerializeToString())
+
+
+def _strip(model: onnx.ModelProto, weights: set[str]) -> None:
+    """Take the weights' data out, and the exporter's notes (source paths among them)."""
+    del model.metadata_props[:]
+    for node in model.graph.node:
+        del node.metadata_props[:]
+        node.doc_string = ""
+    for value in (*model.graph.value_info, *model.graph.input, *model.graph.output):
+        del value.metadata_props[:]
+    for tensor in model.graph.initializer:
+        del tensor.metadata_props[:]
+        if tensor.name not in weights:
+            continue
+        for content in ("raw_data", "float_data"):
+            tensor.ClearField(content)
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        del tensor.external_data[:]
+        tensor.external_data.add(key="location", value="weights")

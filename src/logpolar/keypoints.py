@@ -1,0 +1,188 @@
+"""Keypoints: one convention inside the library, and every conversion to other people's.
+
+Convention:
+    - ``xy``: pixels of the original image; the centre of the top-left pixel is (0, 0).
+    - ``size``: diameter in pixels, as OpenCV has it: 2 sigma for SIFT.
+    - ``angle``: degrees in [0, 360), clockwise on the screen (from the x axis towards the y axis, which points down).
+    - ``response``: strength; larger is better.
+
+=========  =======================  =============  ===============================
+           position                 scale          angle
+=========  =======================  =============  ===============================
+OpenCV     the same                 the same       the same; -1 stands for none
+COLMAP     x + 0.5, y + 0.5         size / 2       radians, the same sense
+LAF        the same                 any, see below  degrees, the opposite sense
+=========  =======================  =============  ===============================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import cv2
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from logpolar.errors import KeypointError
+
+FloatArray = NDArray[np.float32]
+
+DEFAULT_SIZE = 4.0
+"""Diameter given to keypoints that come without a scale: a little above SIFT's median on 1024 px photos (3 px)."""
+
+DEFAULT_ANGLE = 0.0
+"""Angle given to keypoints that come without one: upright."""
+
+
+@dataclass(frozen=True, eq=False)
+class Keypoints:
+    """N keypoints as float32 arrays: ``xy`` (N, 2), ``size`` (N,), ``angle`` (N,), ``response`` (N,)."""
+
+    xy: FloatArray
+    size: FloatArray
+    angle: FloatArray
+    response: FloatArray
+
+    def __post_init__(self) -> None:
+        count = len(self.xy)
+        if self.xy.shape != (count, 2):
+            raise KeypointError(f"keypoint positions must have shape (N, 2), not {self.xy.shape}")
+        for name in ("size", "angle", "response"):
+            if getattr(self, name).shape != (count,):
+                raise KeypointError(f"{count} keypoints need {name} of shape ({count},)")
+
+    def __len__(self) -> int:
+        return len(self.xy)
+
+    def __getitem__(self, index: slice | NDArray[np.bool_] | NDArray[np.integer]) -> Keypoints:
+        """Those keypoints that a slice, a mask or an index array picks."""
+        return Keypoints(*(getattr(self, field.name)[index] for field in fields(self)))
+
+    @classmethod
+    def empty(cls) -> Keypoints:
+        return cls.from_points(np.zeros((0, 2)))
+
+    @classmethod
+    def from_points(
+        cls,
+        xy: ArrayLike,
+        size: ArrayLike | None = None,
+        angle: ArrayLike | None = None,
+        response: ArrayLike | None = None,
+    ) -> Keypoints:
+        """Keypoints from bare positions; what is missing is filled in.
+
+        Without ``size`` every keypoint gets ``DEFAULT_SIZE`` (4 px), without ``angle`` ``DEFAULT_ANGLE`` (0, upright),
+        without ``response`` 1. A single number stands for all keypoints.
+        """
+        points = np.asarray(xy, np.float32).reshape(-1, 2)
+
+        def filled(values: ArrayLike | None, default: float) -> FloatArray:
+            given = np.asarray(default if values is None else values, np.float32)
+            if given.ndim and given.shape != (len(points),):
+                raise KeypointError(f"{len(points)} keypoints cannot have {given.size} sizes, angles or responses")
+            return np.array(np.broadcast_to(given, len(points)))
+
+        return cls(
+            points,
+            filled(size, DEFAULT_SIZE),
+            normalize_degrees(filled(angle, DEFAULT_ANGLE)),
+            filled(response, 1.0),
+        )
+
+    def check(self) -> None:
+        """Raise ``KeypointError`` unless every keypoint can be described.
+
+        Positions, sizes and angles must be finite and sizes positive. Positions outside the image are allowed: the
+        image is continued by reflection.
+        """
+        finite = np.isfinite(self.xy).all(axis=1) & np.isfinite(self.angle)
+        for good, what in (
+            (finite, "a position or angle that is not finite"),
+            (np.isfinite(self.size) & (self.size > 0), "a size that is not a positive number"),
+        ):
+            if not good.all():
+                bad = np.flatnonzero(~good)
+                raise KeypointError(f"{len(bad)} of {len(self)} keypoints have {what} (the first is number {bad[0]})")
+
+    def strongest(self, count: int) -> Keypoints:
+        """At most ``count`` keypoints, strongest response first; equal responses keep their order."""
+        order = np.argsort(-self.response, kind="stable")
+        return self[order[:count]]
+
+    def resized(self, factor_x: float, factor_y: float) -> Keypoints:
+        """The same keypoints after the image is resized by these factors: (x + 0.5) * factor - 0.5."""
+        factor = np.array([factor_x, factor_y], np.float32)
+        return Keypoints(
+            (self.xy + np.float32(0.5)) * factor - np.float32(0.5),
+            self.size * np.float32(np.sqrt(factor_x * factor_y)),
+            self.angle,
+            self.response,
+        )
+
+    @classmethod
+    def from_opencv(cls, keypoints: Sequence[cv2.KeyPoint]) -> Keypoints:
+        """From OpenCV. A keypoint without an angle (-1) is upright, one without a size (0) gets ``DEFAULT_SIZE``."""
+        rows = np.array([(*k.pt, k.size, k.angle, k.response) for k in keypoints], np.float32).reshape(-1, 5)
+        return cls.from_points(
+            rows[:, :2],
+            np.where(rows[:, 2] == 0, DEFAULT_SIZE, rows[:, 2]),
+            np.where(rows[:, 3] == -1, DEFAULT_ANGLE, rows[:, 3]),
+            rows[:, 4],
+        )
+
+    def to_opencv(self) -> list[cv2.KeyPoint]:
+        columns = zip(self.xy.tolist(), self.size.tolist(), self.angle.tolist(), self.response.tolist(), strict=True)
+        return [cv2.KeyPoint(x, y, size, angle, response) for (x, y), size, angle, response in columns]
+
+    @classmethod
+    def from_colmap(cls, rows: ArrayLike) -> Keypoints:
+        """From COLMAP's rows (x, y), (x, y, scale, orientation) or (x, y, a11, a12, a21, a22).
+
+        COLMAP counts pixels from the corner of the image, so 0.5 is subtracted; its scale is sigma, half of ``size``.
+        An affine shape is reduced to the circle of the same area, with the direction of its x axis.
+        """
+        table = np.asarray(rows, np.float32)
+        if table.ndim != 2 or table.shape[1] not in (2, 4, 6):
+            raise KeypointError(f"COLMAP keypoints have 2, 4 or 6 columns, not shape {table.shape}")
+        xy = table[:, :2] - np.float32(0.5)
+        if table.shape[1] == 2:
+            return cls.from_points(xy)
+        if table.shape[1] == 4:
+            return cls.from_points(xy, 2 * table[:, 2], np.degrees(table[:, 3]))
+        a11, a12, a21, a22 = table[:, 2:].T
+        sigma = np.sqrt(np.abs(a11 * a22 - a12 * a21))
+        return cls.from_points(xy, 2 * sigma, np.degrees(np.arctan2(a21, a11)))
+
+    def to_colmap(self) -> FloatArray:
+        """Rows (x, y, scale, orientation) as COLMAP stores them: corner origin, sigma, radians."""
+        columns = (self.xy + np.float32(0.5), self.size[:, None] / 2, np.radians(self.angle)[:, None])
+        return np.concatenate(columns, axis=1, dtype=np.float32)
+
+    @classmethod
+    def from_lafs(cls, lafs: ArrayLike, sizes_per_scale: float = 1 / 6) -> Keypoints:
+        """From kornia's local affine frames (N, 2, 3) = [A | xy].
+
+        The scale of a LAF, sqrt |det A|, is the half-width of a patch in pixels. How many keypoint sizes that is
+        depends on who made it: kornia_moons writes a half-width of 6 sizes, hence the default 1/6.
+        """
+        frames = np.asarray(lafs, np.float32).reshape(-1, 2, 3)
+        scale = np.sqrt(np.abs(np.linalg.det(frames[:, :, :2].astype(np.float64))))
+        # A LAF's x axis is its first column, in the image's own axes: its direction is our clockwise angle.
+        angle = np.degrees(np.arctan2(frames[:, 1, 0], frames[:, 0, 0]))
+        return cls.from_points(frames[:, :, 2], scale * sizes_per_scale, angle)
+
+    def to_lafs(self, sizes_per_scale: float = 1 / 6) -> FloatArray:
+        """kornia's local affine frames (N, 2, 3): what ``laf_from_center_scale_ori(xy, scale, -angle)`` gives."""
+        scale, phi = self.size / np.float32(sizes_per_scale), np.radians(self.angle)
+        cosine, sine = scale * np.cos(phi), scale * np.sin(phi)
+        rows = np.stack([cosine, -sine, self.xy[:, 0], sine, cosine, self.xy[:, 1]], axis=1)
+        return rows.reshape(-1, 2, 3).astype(np.float32)
+
+
+def normalize_degrees(angle: FloatArray) -> FloatArray:
+    """Angles in [0, 360)."""
+    turned = np.remainder(angle, np.float32(360))
+    # A tiny negative angle rounds up to exactly 360 in float32.
+    return np.where(turned == 360, np.float32(0), turned).astype(np.float32)

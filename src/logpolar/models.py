@@ -1,0 +1,176 @@
+"""Models: weights that carry their sampling, their graph and their history in one file.
+
+A model file is a safetensors file. Its tensors are the network's weights (float16; statistics float32), its metadata hold
+
+    format   "logpolar-model"
+    version  "1"
+    card     JSON: name, description, sampling, network, training, figures, licence
+    graph    base64: the ONNX graph of the network, its weights left out: they are the tensors of this file
+
+so weights cannot be run with the wrong patches, nor torch and onnxruntime with different weights. No pickles.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save as safetensors_bytes
+
+from logpolar.errors import MissingExtraError, ModelError
+from logpolar.keypoints import FloatArray
+from logpolar.sampling.patterns import Pattern, pattern_from_dict, pattern_to_dict
+
+if TYPE_CHECKING:
+    from logpolar.network import DescriptorNetwork
+
+DEFAULT_MODEL = "logpolar-96"
+
+_FORMAT, _VERSION = "logpolar-model", "1"
+_SUFFIX = ".safetensors"
+
+
+@dataclass(frozen=True)
+class NetworkOptions:
+    """What distinguishes one descriptor network from another."""
+
+    rows: int = 32  # patch size; a multiple of 4
+    columns: int = 32
+    circular: bool = False  # rows (angles) continue from the last to the first in every convolution
+    dropout: float = 0.1  # while training, before the last convolution
+
+    def __post_init__(self) -> None:
+        if min(self.rows, self.columns) < 4 or self.rows % 4 or self.columns % 4:
+            raise ValueError(f"rows and columns must be multiples of 4, not {self.rows} x {self.columns}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must lie in [0, 1), not {self.dropout}")
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """What a model is, what it was trained on and what was measured."""
+
+    name: str
+    description: str
+    sampling: Pattern
+    network: NetworkOptions
+    training: dict[str, Any] = field(default_factory=dict)  # data and their sources, recipe, seed, versions
+    figures: dict[str, Any] = field(default_factory=dict)  # measured results, each with its N
+    licence: str = "Apache-2.0"
+
+    def __post_init__(self) -> None:
+        if (self.sampling.rows, self.sampling.columns) != (self.network.rows, self.network.columns):
+            raise ValueError("the network's patch size is not that of the sampling pattern")
+
+    def to_json(self) -> str:
+        return json.dumps({**asdict(self), "sampling": pattern_to_dict(self.sampling)})
+
+    @classmethod
+    def from_json(cls, text: str) -> ModelCard:
+        """The inverse of ``to_json``; raises ``ValueError`` for anything else."""
+        values = json.loads(text)
+        try:
+            sampling = pattern_from_dict(values.pop("sampling"))
+            network = NetworkOptions(**values.pop("network"))
+            return cls(sampling=sampling, network=network, **values)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"the card is incomplete or has unknown entries: {error}") from error
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A loaded model: card, weights in float32, the ONNX graph without weights, and the hash of the file."""
+
+    card: ModelCard
+    weights: dict[str, FloatArray]
+    graph: bytes
+    digest: str  # SHA-256 of the model file
+
+    @property
+    def name(self) -> str:
+        return self.card.name
+
+    @property
+    def sampling(self) -> Pattern:
+        return self.card.sampling
+
+    def network(self) -> DescriptorNetwork:
+        """The network in torch, ready to describe."""
+        try:
+            import torch
+
+            from logpolar.network import DescriptorNetwork
+        except ImportError as error:
+            raise MissingExtraError("the torch runtime", "torch") from error
+        network = DescriptorNetwork(self.card.network)
+        try:
+            network.load_state_dict({name: torch.from_numpy(values) for name, values in self.weights.items()})
+        except RuntimeError as error:
+            raise ModelError(f"model '{self.name}': the weights do not fit the network its card describes") from error
+        return network.eval()
+
+
+def shipped_models() -> list[str]:
+    """Names of the models inside the package."""
+    folder = resources.files("logpolar") / "weights"
+    return sorted(file.name[: -len(_SUFFIX)] for file in folder.iterdir() if file.name.endswith(_SUFFIX))
+
+
+def load_model(name_or_path: str | Path) -> Model:
+    """A shipped model by its name, or a model file by its path."""
+    name = str(name_or_path)
+    if name in shipped_models():
+        with resources.as_file(resources.files("logpolar") / "weights" / f"{name}{_SUFFIX}") as path:
+            return _read(path, name)
+    if Path(name).is_file():
+        return _read(Path(name), name)
+    raise ModelError(f"no model '{name}': neither a file nor one of {', '.join(shipped_models())}")
+
+
+def save_model(path: str | Path, network: DescriptorNetwork, card: ModelCard) -> None:
+    """Write a model file: the network's weights as float16, its graph, and the card."""
+    from logpolar.graph import export_graph
+
+    weights = {
+        # The statistics of the batch normalisation are few and may be small: they stay in float32.
+        name: values.detach().cpu().numpy().astype(np.float16 if name.endswith("weight") else np.float32)
+        for name, values in network.state_dict().items()
+        if not name.endswith("num_batches_tracked")
+    }
+    metadata = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "card": card.to_json(),
+        "graph": base64.b64encode(export_graph(network)).decode(),
+    }
+    Path(path).write_bytes(safetensors_bytes(weights, metadata))
+
+
+def _read(path: Path, source: str) -> Model:
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            weights = {name: file.get_tensor(name).astype(np.float32) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"{source}: not a safetensors file, or a damaged one ({error})") from error
+    if metadata.get("format") != _FORMAT:
+        raise ModelError(f"{source}: not a logpolar model (its metadata do not say format = {_FORMAT})")
+    if metadata.get("version") != _VERSION:
+        found = metadata.get("version")
+        raise ModelError(f"{source}: model format version {found}, but this logpolar reads version {_VERSION}")
+    missing = [key for key in ("card", "graph") if key not in metadata]
+    if missing:
+        raise ModelError(f"{source}: the model file has no {' and no '.join(missing)}")
+    try:
+        card = ModelCard.from_json(metadata["card"])
+        graph = base64.b64decode(metadata["graph"], validate=True)
+    except ValueError as error:
+        raise ModelError(f"{source}: damaged model file: {error}") from error
+    return Model(card, weights, graph, hashlib.sha256(path.read_bytes()).hexdigest())

@@ -1,0 +1,74 @@
+"""The descriptor network: a patch in, 128 numbers of unit length out (torch)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from logpolar.models import NetworkOptions
+
+DESCRIPTOR_SIZE = 128
+_CONTRAST_FLOOR = 1e-4  # added to a patch's contrast: noise in flat patches (intensities in [0, 1]) stays small
+
+
+class DescriptorNetwork(nn.Module):
+    """HardNet's seven convolutions as the paper uses them, 1 334 560 parameters for 32 x 32 patches.
+
+    (N, rows, columns) -> (N, 128). Each patch is reduced to zero mean and unit contrast, then six 3 x 3 convolutions
+    with batch normalisation (without learned scale and shift) and ReLU, two of them with stride 2, dropout, one
+    convolution over all that is left, batch normalisation, unit length.
+
+    With ``circular`` the rows, which are angles in a log-polar patch, continue from the last to the first.
+    """
+
+    def __init__(self, options: NetworkOptions) -> None:
+        super().__init__()
+        self.options = options
+        channels = [1, 32, 32, 64, 64, 128, 128]
+        strides = [1, 1, 2, 1, 2, 1]
+        self.blocks = nn.ModuleList(
+            _Block(inputs, outputs, stride, options.circular)
+            for inputs, outputs, stride in zip(channels[:-1], channels[1:], strides, strict=True)
+        )
+        self.dropout = nn.Dropout(options.dropout)
+        left = (options.rows // 4, options.columns // 4)
+        self.head = nn.Conv2d(channels[-1], DESCRIPTOR_SIZE, left, bias=False)
+        self.head_norm = nn.BatchNorm2d(DESCRIPTOR_SIZE, affine=False)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.orthogonal_(module.weight, gain=0.6)
+
+    def forward(self, patches: Tensor) -> Tensor:
+        values = normalize_contrast(patches)[:, None]
+        for block in self.blocks:
+            values = block(values)
+        values = self.head_norm(self.head(self.dropout(values)))
+        return unit_length(values.flatten(1).float())
+
+
+class _Block(nn.Module):
+    """3 x 3 convolution, batch normalisation, ReLU."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, circular: bool) -> None:
+        super().__init__()
+        self.circular = circular
+        self.convolution = nn.Conv2d(inputs, outputs, 3, stride, padding=(0 if circular else 1, 1), bias=False)
+        self.norm = nn.BatchNorm2d(outputs, affine=False)
+
+    def forward(self, values: Tensor) -> Tensor:
+        if self.circular:
+            values = torch.cat([values[:, :, -1:], values, values[:, :, :1]], dim=2)
+        return functional.relu(self.norm(self.convolution(values)))
+
+
+def normalize_contrast(patches: Tensor) -> Tensor:
+    """Each patch less its mean, over its standard deviation (N - 1 in the denominator, as the released code has it)."""
+    centred = patches - patches.mean(dim=(1, 2), keepdim=True)
+    count = patches.shape[1] * patches.shape[2]
+    deviation = (centred.square().sum(dim=(1, 2), keepdim=True) / (count - 1)).sqrt()
+    return centred / (deviation + _CONTRAST_FLOOR)
+
+
+def unit_length(vectors: Tensor) -> Tensor:
+    return vectors / (vectors.square().sum(dim=1, keepdim=True) + 1e-10).sqrt()

@@ -1,0 +1,6 @@
+"""From keypoints to patches: ``patterns`` says where to look, ``numpy_lookup`` and ``torch_lookup`` look there."""
+
+from logpolar.sampling.numpy_lookup import ImagePyramid, sample_patches
+from logpolar.sampling.patterns import Cartesian, LogPolar, Pattern
+
+__all__ = ["Cartesian", "ImagePyramid", "LogPolar", "Pattern", "sample_patches"]

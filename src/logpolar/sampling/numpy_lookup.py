@@ -1,0 +1,111 @@
+"""Look-up on the CPU: Gaussian pyramid and ``cv2.remap``.
+
+Convention:
+    Level l of the pyramid halves level l - 1 (5-tap binomial filter, ``cv2.pyrDown``) and keeps every second pixel,
+    the first included: pixel k of level l lies at pixel k * 2^l of the image. Between levels the look-up is linear.
+"""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from logpolar.keypoints import FloatArray, Keypoints
+from logpolar.sampling.patterns import Pattern, SamplePoints, inside, pyramid_level, reflect
+
+_REMAP_LIMIT = 32767
+"""cv2.remap refuses images, and maps, with a side this long."""
+
+_CHUNK = 256
+"""Keypoints sampled at a time: their coordinates then fit the processor's cache, and memory stays bounded."""
+
+
+class ImagePyramid:
+    """One image and its smaller copies, made when first needed. Sample as many keypoints from it as you like."""
+
+    def __init__(self, gray: FloatArray) -> None:
+        if gray.ndim != 2 or gray.dtype != np.float32:
+            raise ValueError(f"expected a gray float32 image, not {gray.dtype} of shape {gray.shape}")
+        self._levels = [gray]
+
+    @property
+    def height(self) -> int:
+        return int(self._levels[0].shape[0])
+
+    @property
+    def width(self) -> int:
+        return int(self._levels[0].shape[1])
+
+    @property
+    def top(self) -> int:
+        """The last level: a single pixel."""
+        return (max(self.width, self.height) - 1).bit_length()
+
+    def level(self, number: int) -> FloatArray:
+        while len(self._levels) <= number:
+            self._levels.append(np.asarray(cv2.pyrDown(self._levels[-1]), np.float32))
+        return self._levels[number]
+
+    def sample(self, keypoints: Keypoints, pattern: Pattern) -> FloatArray:
+        """Patches (N, rows, columns), intensities as in the image."""
+        patches = np.empty((len(keypoints), pattern.rows, pattern.columns), np.float32)
+        for start in range(0, len(keypoints), _CHUNK):
+            part = keypoints[start : start + _CHUNK]
+            points = pattern.locate(part.xy, part.size, part.angle)
+            patches[start : start + _CHUNK] = self._look_up(points, pattern.antialias)
+        return patches
+
+    def validity(self, keypoints: Keypoints, pattern: Pattern) -> NDArray[np.bool_]:
+        """Mask (N, rows, columns) of the samples that lie on the image rather than on its reflection."""
+        points = pattern.locate(keypoints.xy, keypoints.size, keypoints.angle)
+        return np.asarray(inside(points, self.width, self.height))
+
+    def _look_up(self, points: SamplePoints, antialias: bool) -> FloatArray:
+        x = reflect(points.x, self.width)
+        y = reflect(points.y, self.height)
+        if not antialias:
+            return self._bilinear(0, x, y)
+        # A whole column of a patch shares its level, so columns are the unit that is handed out to the levels.
+        x, y = (np.ascontiguousarray(values.transpose(0, 2, 1)).reshape(-1, values.shape[1]) for values in (x, y))
+        level = np.clip(pyramid_level(points.spacing).reshape(-1), 0, self.top)
+        lower = level.astype(np.int64)
+        share = (level - lower).astype(np.float32)[:, None]
+        values = np.empty_like(x)
+        for number in np.unique(lower).tolist():
+            here = np.flatnonzero(lower == number)
+            fine = self._bilinear(number, x[here], y[here])
+            if number < self.top:
+                coarse = self._bilinear(number + 1, x[here], y[here])
+                fine += share[here] * (coarse - fine)
+            values[here] = fine
+        count, columns = points.spacing.shape
+        return values.reshape(count, columns, -1).transpose(0, 2, 1)
+
+    def _bilinear(self, number: int, x: FloatArray, y: FloatArray) -> FloatArray:
+        """Values of one level at positions given in pixels of the image; any shape of positions."""
+        image = self.level(number)
+        scale = np.float32(0.5**number)
+        flat_x, flat_y = (x * scale).reshape(-1, x.shape[-1]), (y * scale).reshape(-1, x.shape[-1])
+        if max(image.shape) >= _REMAP_LIMIT:
+            return _bilinear_gather(image, flat_x, flat_y).reshape(x.shape)
+        # Positions may lie a little beyond the last pixel of a level, never further: the edge pixel continues there.
+        values = cv2.remap(image, flat_x, flat_y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+        return np.asarray(values, np.float32).reshape(x.shape)
+
+
+def sample_patches(gray: FloatArray, keypoints: Keypoints, pattern: Pattern) -> FloatArray:
+    """Patches (N, rows, columns) around keypoints of one gray float32 image."""
+    return ImagePyramid(gray).sample(keypoints, pattern)
+
+
+def _bilinear_gather(image: FloatArray, x: FloatArray, y: FloatArray) -> FloatArray:
+    """The same as ``cv2.remap`` for images that are too long for it."""
+    height, width = image.shape
+    x, y = np.clip(x, 0, width - 1), np.clip(y, 0, height - 1)
+    left, upper = x.astype(np.int64), y.astype(np.int64)
+    right, lower = np.minimum(left + 1, width - 1), np.minimum(upper + 1, height - 1)
+    share_x, share_y = x - left, y - upper
+    above = image[upper, left] + share_x * (image[upper, right] - image[upper, left])
+    below = image[lower, left] + share_x * (image[lower, right] - image[lower, left])
+    return np.asarray(above + share_y * (below - above), np.float32)

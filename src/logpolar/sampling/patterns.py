@@ -1,0 +1,201 @@
+"""Where to look: the sample positions of a patch around a keypoint.
+
+Both patterns work on numpy arrays and torch tensors with the same lines of code, so that the two look-ups of this
+package (``numpy_lookup``, ``torch_lookup``) can only differ in how they interpolate.
+
+Convention:
+    lambda multiplies the keypoint's size, which is a diameter: the support radius is R = lambda / 2 * size pixels.
+    A patch has ``rows`` x ``columns`` cells; cell (i, j) is taken at the middle of its interval, (i + 1/2) / rows.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Array: TypeAlias = Any
+"""A numpy array or a torch tensor."""
+
+
+class SamplePoints(NamedTuple):
+    """Positions to look up: ``x`` and ``y`` (N, rows, columns) in pixels, ``spacing`` (N, columns).
+
+    ``spacing`` is the distance in pixels to the neighbouring samples, the larger of the two directions. It is what
+    decides how much the image must be smoothed before it is read there, and is the same for a whole column.
+    """
+
+    x: Array
+    y: Array
+    spacing: Array
+
+
+@dataclass(frozen=True)
+class LogPolar:
+    """Log-polar pattern: rows are angles, columns are log radii (left is the centre).
+
+    Convention:
+        angle of row i:      phi_i = angle + 360 (i + 1/2) / rows                     degrees, clockwise
+        radius of column j:  rho_j = r0 (R / r0) ^ ((j + 1/2) / columns)              pixels
+        sample (i, j):       (x + rho_j cos phi_i, y + rho_j sin phi_i)
+
+        The inner radius is r0 = (R / radius_ratio) ^ (1 - b) * (1 px) ^ b with b = ``inner_radius``:
+        ``"covariant"`` (b = 0) ties it to the keypoint, so that a wrong keypoint scale shifts the columns and changes
+        nothing else; ``"paper"`` (b = 1) is one pixel whatever the keypoint; a number lies between the two.
+
+    Turning the image turns ``angle`` with it and leaves the patch unchanged; an error of the angle rolls the rows.
+    """
+
+    lambda_: float = 96.0
+    rows: int = 32
+    columns: int = 32
+    inner_radius: Literal["covariant", "paper"] | float = "covariant"
+    radius_ratio: float = 128.0
+    antialias: bool = True
+
+    def __post_init__(self) -> None:
+        _check(self)
+        if not self.radius_ratio > 1:
+            raise ValueError(f"radius_ratio must be above 1, not {self.radius_ratio}")
+        if self.inner_radius not in ("covariant", "paper") and not (
+            isinstance(self.inner_radius, int | float) and 0 <= self.inner_radius <= 1
+        ):
+            raise ValueError(
+                f"inner_radius must be 'covariant', 'paper' or a number from 0 to 1, not {self.inner_radius!r}"
+            )
+
+    @property
+    def pixel_share(self) -> float:
+        """b of the docstring: 0 for ``"covariant"``, 1 for ``"paper"``."""
+        if isinstance(self.inner_radius, str):
+            return {"covariant": 0.0, "paper": 1.0}[self.inner_radius]
+        return float(self.inner_radius)
+
+    def locate(self, xy: Array, size: Array, angle: Array) -> SamplePoints:
+        """Sample positions for keypoints ``xy`` (N, 2), ``size`` (N,), ``angle`` (N,)."""
+        xp = namespace(xy)
+        outer = size[:, None] * (self.lambda_ / 2)
+        log_inner = (1 - self.pixel_share) * xp.log(outer / self.radius_ratio)
+        log_span = xp.log(outer) - log_inner
+        radius = xp.exp(log_inner + log_span * _middles(self.columns, xy))
+        phi = angle[:, None] * (math.pi / 180) + 2 * math.pi * _middles(self.rows, xy)
+        radius_step = xp.abs(log_span) / self.columns
+        spacing = radius * xp.clip(radius_step, 2 * math.pi / self.rows, None)
+        across = radius[:, None, :]
+        return SamplePoints(
+            xy[:, 0, None, None] + across * xp.cos(phi)[:, :, None],
+            xy[:, 1, None, None] + across * xp.sin(phi)[:, :, None],
+            spacing,
+        )
+
+
+@dataclass(frozen=True)
+class Cartesian:
+    """Square grid: the usual patch, turned by the keypoint's angle.
+
+    Convention:
+        u_j = (j + 1/2) / columns - 1/2,  v_i = (i + 1/2) / rows - 1/2,  side S = lambda * size pixels
+        sample (i, j):  (x, y) + S * (u_j cos a - v_i sin a, u_j sin a + v_i cos a),  a = angle, clockwise
+    """
+
+    lambda_: float = 12.0
+    rows: int = 32
+    columns: int = 32
+    antialias: bool = True
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def locate(self, xy: Array, size: Array, angle: Array) -> SamplePoints:
+        """Sample positions for keypoints ``xy`` (N, 2), ``size`` (N,), ``angle`` (N,)."""
+        xp = namespace(xy)
+        side = (size * self.lambda_)[:, None, None]
+        phi = angle[:, None, None] * (math.pi / 180)
+        cosine, sine = side * xp.cos(phi), side * xp.sin(phi)
+        u = (_middles(self.columns, xy) - 0.5)[None, None, :]
+        v = (_middles(self.rows, xy) - 0.5)[None, :, None]
+        spacing = size[:, None] * (self.lambda_ / min(self.rows, self.columns))
+        return SamplePoints(
+            xy[:, 0, None, None] + u * cosine - v * sine,
+            xy[:, 1, None, None] + u * sine + v * cosine,
+            spacing + 0 * _middles(self.columns, xy),
+        )
+
+
+Pattern: TypeAlias = LogPolar | Cartesian
+
+_NAMES: dict[str, type[LogPolar] | type[Cartesian]] = {"log-polar": LogPolar, "cartesian": Cartesian}
+
+
+def pattern_to_dict(pattern: Pattern) -> dict[str, Any]:
+    """The pattern as plain values, for a model's card."""
+    name = next(name for name, kind in _NAMES.items() if type(pattern) is kind)
+    values = asdict(pattern)
+    return {"pattern": name, "lambda": values.pop("lambda_"), **values}
+
+
+def pattern_from_dict(values: Mapping[str, Any]) -> Pattern:
+    """The inverse of ``pattern_to_dict``; raises ``ValueError`` for anything that is not a pattern."""
+    rest = dict(values)
+    name = rest.pop("pattern", None)
+    if name not in _NAMES:
+        raise ValueError(f"unknown sampling pattern {name!r} (known: {', '.join(_NAMES)})")
+    try:
+        return _NAMES[name](lambda_=rest.pop("lambda"), **rest)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"incomplete or unknown sampling settings: {error}") from error
+
+
+def pyramid_level(spacing: Array) -> Array:
+    """Level of the Gaussian pyramid whose pixels are as far apart as the samples: log2 of the spacing, at least 0."""
+    xp = namespace(spacing)
+    return xp.log2(xp.clip(spacing, 1.0, None))
+
+
+def reflect(position: Array, length: Array | int) -> Array:
+    """Fold positions into [0, length - 1] by reflection about the first and last pixel, however far away they are.
+
+    The edge pixel is not repeated: ... 2 1 | 0 1 2 3 | 2 1 ...  An axis of one pixel maps everything to it.
+    """
+    xp = namespace(position)
+    if isinstance(length, int):
+        period: Any = max(2 * (length - 1), 1)
+    else:
+        period = xp.clip(2 * (length - 1), 1, None)
+    folded = xp.abs(position - period * xp.round(position / period))
+    return folded if not isinstance(length, int) or length > 1 else folded * 0
+
+
+def inside(points: SamplePoints, width: Array | int, height: Array | int) -> Array:
+    """Validity mask (N, rows, columns): the samples that lie on the image itself, not on its reflection."""
+    x, y = points.x, points.y
+    return (x >= -0.5) & (x <= width - 0.5) & (y >= -0.5) & (y <= height - 0.5)
+
+
+def namespace(array: Array) -> Any:  # noqa: ANN401 - a module: numpy or torch
+    """numpy for a numpy array, torch for a torch tensor."""
+    if isinstance(array, np.ndarray):
+        return np
+    import torch
+
+    return torch
+
+
+def _middles(count: int, like: Array) -> Array:
+    """(k + 1/2) / count for k = 0 ... count - 1, as an array of the same kind, type and device as ``like``."""
+    values = (np.arange(count) + 0.5) / count
+    if isinstance(like, np.ndarray):
+        return values.astype(like.dtype)
+    return namespace(like).as_tensor(values, dtype=like.dtype, device=like.device)
+
+
+def _check(pattern: Pattern) -> None:
+    if not (math.isfinite(pattern.lambda_) and pattern.lambda_ > 0):
+        raise ValueError(f"lambda must be a positive number, not {pattern.lambda_}")
+    if pattern.rows < 1 or pattern.columns < 1:
+        raise ValueError(f"a patch needs at least one row and column, not {pattern.rows} x {pattern.columns}")

@@ -1,0 +1,105 @@
+"""Look-up with torch, on CPU or GPU: the pyramids of many images of any size in one flat tensor.
+
+The same convention as ``numpy_lookup``; ``tests/sampling/test_lookups.py`` holds the two together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from logpolar.sampling.patterns import Pattern, SamplePoints, inside, pyramid_level, reflect
+
+
+class TorchPyramids:
+    """Gaussian pyramids of many gray images, packed one after another without padding.
+
+    ``dtype`` is how pixels are stored (float16 halves the memory); values come out in float32.
+    """
+
+    def __init__(
+        self,
+        images: Sequence[Tensor],
+        device: torch.device | str | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        depth = max(((max(image.shape) - 1).bit_length() + 1 for image in images), default=1)
+        # One row an image and level: first pixel in the flat tensor, width, height.
+        table = torch.zeros(len(images), depth, 3, dtype=torch.int64)
+        pieces, offset = [], 0
+        for number, image in enumerate(images):
+            for level, pixels in enumerate(_gaussian_pyramid(image.to(device), depth)):
+                height, width = pixels.shape
+                table[number, level] = torch.tensor([offset, width, height])
+                pieces.append(pixels.to(dtype).reshape(-1))
+                offset += height * width
+        self._pixels = torch.cat(pieces) if pieces else torch.zeros(0, dtype=dtype, device=device)
+        self._table = table.to(self._pixels.device)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def sample(self, image: Tensor, xy: Tensor, size: Tensor, angle: Tensor, pattern: Pattern) -> Tensor:
+        """Patches (N, rows, columns); keypoint n is taken from image number ``image[n]``."""
+        points = pattern.locate(xy, size, angle)
+        width, height = (self._table[image, 0, column].to(xy.dtype)[:, None, None] for column in (1, 2))
+        x, y = reflect(points.x, width), reflect(points.y, height)
+        if not pattern.antialias:
+            return self._bilinear(self._table[image, 0][:, None, None], x, y)
+        top = self._table.shape[1] - 1
+        level = pyramid_level(points.spacing).clamp(0, top)
+        lower = level.floor()
+        fine = self._at_level(image, lower, x, y)
+        coarse = self._at_level(image, (lower + 1).clamp(max=top), x, y)
+        return fine + (level - lower)[:, None, :] * (coarse - fine)
+
+    def validity(self, image: Tensor, xy: Tensor, size: Tensor, angle: Tensor, pattern: Pattern) -> Tensor:
+        """Mask (N, rows, columns) of the samples that lie on the image rather than on its reflection."""
+        points: SamplePoints = pattern.locate(xy, size, angle)
+        width, height = (self._table[image, 0, column][:, None, None] for column in (1, 2))
+        mask: Tensor = inside(points, width, height)
+        return mask
+
+    def _at_level(self, image: Tensor, level: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        place = self._table[image[:, None], level.long()][:, None]
+        scale = torch.exp2(-level)[:, None]
+        return self._bilinear(place, x * scale, y * scale)
+
+    def _bilinear(self, place: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Values at (x, y) of the level that ``place`` = (offset, width, height) describes, edges continued."""
+        offset, width, height = place.unbind(-1)
+        x, y = torch.minimum(x, (width - 1).to(x.dtype)), torch.minimum(y, (height - 1).to(y.dtype))
+        left, upper = x.long(), y.long()
+        right, lower = torch.minimum(left + 1, width - 1), torch.minimum(upper + 1, height - 1)
+        share_x, share_y = x - left, y - upper
+        row_above, row_below = offset + upper * width, offset + lower * width
+
+        def pixel(index: Tensor) -> Tensor:
+            return self._pixels[index].to(x.dtype)
+
+        above = torch.lerp(pixel(row_above + left), pixel(row_above + right), share_x)
+        below = torch.lerp(pixel(row_below + left), pixel(row_below + right), share_x)
+        return torch.lerp(above, below, share_y)
+
+
+def _gaussian_pyramid(image: Tensor, depth: int) -> list[Tensor]:
+    levels = [image.to(torch.float32)]
+    while len(levels) < depth:
+        levels.append(_halve(levels[-1]))
+    return levels
+
+
+def _halve(image: Tensor) -> Tensor:
+    """What ``cv2.pyrDown`` does: the filter (1 4 6 4 1) / 16 both ways, then every second pixel from the first on."""
+    kernel = torch.tensor([1.0, 4.0, 6.0, 4.0, 1.0], device=image.device) / 16
+    for axis in (0, 1):
+        length = image.shape[axis]
+        around = reflect(torch.arange(-2, length + 2, device=image.device, dtype=torch.float32), length).long()
+        padded = image.index_select(axis, around.clamp(0, length - 1))
+        lines = padded.movedim(axis, -1)
+        halved = functional.conv1d(lines[:, None], kernel[None, None], stride=2)[:, 0]
+        image = halved.movedim(-1, axis)
+    return image

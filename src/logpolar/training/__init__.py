@@ -1,0 +1,1 @@
+"""Training: batches sampled in line on the device, the loss, the loop."""

@@ -1,0 +1,77 @@
+"""The training loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from logpolar.models import NetworkOptions
+from logpolar.network import DescriptorNetwork
+from logpolar.training.batches import PairSampler
+from logpolar.training.loss import hardest_triplet_loss
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """The recipe of the paper's code, shortened: SGD whose momentum is an average (dampening), linear decay to 0."""
+
+    steps: int = 6000
+    learning_rate: float = 10.0
+    momentum: float = 0.9  # also the dampening: without that a step would be 10 times too long
+    weight_decay: float = 1e-4
+    margin: float = 1.0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What is reported now and then while training."""
+
+    step: int
+    loss: float  # mean since the last report
+    steps_per_second: float
+
+
+def train(
+    sampler: PairSampler,
+    network_options: NetworkOptions,
+    options: TrainingOptions,
+    device: torch.device | str = "cpu",
+    report: Callable[[Progress], None] | None = None,
+    report_every: int = 250,
+) -> DescriptorNetwork:
+    """Train a network from scratch. The network runs in bfloat16 on a GPU, in float32 on a CPU."""
+    device = torch.device(device)
+    torch.manual_seed(options.seed)
+    generator = torch.Generator(device).manual_seed(options.seed)
+    network = DescriptorNetwork(network_options).to(device).train()
+    optimizer = torch.optim.SGD(
+        network.parameters(),
+        lr=options.learning_rate,
+        momentum=options.momentum,
+        dampening=options.momentum,
+        weight_decay=options.weight_decay,
+    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / options.steps)
+    total, since = torch.zeros((), device=device), time.perf_counter()
+    for step in range(1, options.steps + 1):
+        patches = torch.cat(sampler.draw(generator))
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            descriptors = network(patches)
+        loss = hardest_triplet_loss(*descriptors.float().chunk(2), options.margin)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        schedule.step()
+        total += loss.detach()
+        if report and step % report_every == 0:
+            mean = float(total) / report_every
+            report(Progress(step, mean, report_every / (time.perf_counter() - since)))
+            if not mean == mean:
+                raise FloatingPointError(f"the loss is not a number after {step} steps")
+            total.zero_()
+            since = time.perf_counter()
+    return network.eval()
