@@ -32,14 +32,14 @@ def read_image(path: str | Path) -> Image:
         raise ImageError(f"{path}: {(error.strerror or str(error)).lower()}") from error
     if not data:
         raise ImageError(f"{path}: the file is empty")
-    previous = cv2.getLogLevel()
-    cv2.setLogLevel(0)  # What a decoder has to say is in our own error.
+    previous = cv2.utils.logging.getLogLevel()
+    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # What a decoder has to say is in our own error.
     try:
         image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
     except cv2.error as error:
         raise ImageError(f"{path}: cannot be decoded ({error.err})") from error
     finally:
-        cv2.setLogLevel(previous)
+        cv2.utils.logging.setLogLevel(previous)
     if image is None:
         raise ImageError(f"{path}: not an image, or a damaged one")
     return image

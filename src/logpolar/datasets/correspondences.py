@@ -58,20 +58,23 @@ def find_correspondences(
     angle = np.degrees(np.arctan2(direction[:, 1], direction[:, 0]))
     size = first.size * np.sqrt(np.abs(np.linalg.det(jacobian)))
 
-    distance = np.linalg.norm(warped[:, None] - second.xy[None], axis=2)
-    residual = wrap_degrees(second.angle[None] - angle[:, None])
-    # SIFT puts several keypoints of different angle at one place: only those that agree compete.
-    cost = np.where((distance <= rules.max_distance) & (np.abs(residual) <= rules.max_angle), distance, np.inf)
-    nearest = cost.argmin(axis=1)
-    index = np.arange(len(first))
-    mutual = np.isfinite(cost[index, nearest]) & (cost.argmin(axis=0)[nearest] == index)
-    here, there = index[mutual], nearest[mutual]
+    # SIFT puts several keypoints of different angle at one place: only pairs that agree in angle compete.
+    here, there = _close_pairs(warped.astype(np.float32), second.xy, rules.max_distance)
+    residual = wrap_degrees(second.angle[there] - angle[here])
+    agree = np.abs(residual) <= rules.max_angle
+    here, there, residual = here[agree], there[agree], residual[agree]
+    distance = np.linalg.norm(warped[here] - second.xy[there], axis=1)
+    mutual = _is_nearest(here, distance) & _is_nearest(there, distance)
+    here, there, residual = here[mutual], there[mutual], residual[mutual]
 
     ratio = np.log(second.size[there] / size[here])
     keep = _spread_out(first.xy[here], second.xy[there], np.abs(ratio), rules, random)
-    here, there, ratio = here[keep], there[keep], ratio[keep]
-    angles = residual[here, there].astype(np.float32)
-    return Correspondences(first[here], second[there], ratio.astype(np.float32), angles)
+    return Correspondences(
+        first[here[keep]],
+        second[there[keep]],
+        ratio[keep].astype(np.float32),
+        residual[keep].astype(np.float32),
+    )
 
 
 def warp_points(homography: Matrix, xy: NDArray[np.floating]) -> tuple[Matrix, Matrix]:
@@ -89,6 +92,23 @@ def wrap_degrees(angle: NDArray[np.floating]) -> NDArray[np.floating]:
     return np.remainder(angle + 180, 360) - 180
 
 
+def _close_pairs(first: FloatArray, second: FloatArray, radius: float) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Indices of all pairs of points at most ``radius`` apart."""
+    squared = (first[:, :1] - second[:, 0]) ** 2 + (first[:, 1:] - second[:, 1]) ** 2
+    here, there = np.nonzero(squared <= np.float32(radius**2))
+    return here, there
+
+
+def _is_nearest(owner: NDArray[np.intp], distance: NDArray[np.floating]) -> NDArray[np.bool_]:
+    """Which pairs are the first of the nearest pairs of their owner."""
+    order = np.lexsort((distance, owner))
+    first_of_owner = np.ones(len(order), np.bool_)
+    first_of_owner[1:] = owner[order][1:] != owner[order][:-1]
+    result = np.zeros(len(order), np.bool_)
+    result[order[first_of_owner]] = True
+    return result
+
+
 def _spread_out(
     first: NDArray[np.floating],
     second: NDArray[np.floating],
@@ -99,13 +119,13 @@ def _spread_out(
     """Indices of correspondences far enough from each other in both images; large scale mismatches go first."""
     # Mismatches above 1.5x are rare and what training is for, so they win the place; the rest is drawn at random.
     order = np.lexsort((random.random(len(first)), mismatch < np.log(1.5)))
+    places = np.concatenate([first, second], axis=1)
     kept: list[int] = []
-    for candidate in order:
+    for candidate in order.tolist():
         if len(kept) == rules.max_count:
             break
-        near = min(
-            (np.abs(points[kept] - points[candidate]).max(axis=1, initial=0).min(initial=np.inf) for points in (first, second))
-        )
-        if near >= rules.min_spacing or not kept:
-            kept.append(int(candidate))
+        gap = places[kept] - places[candidate]
+        nearest = np.minimum(np.hypot(gap[:, 0], gap[:, 1]), np.hypot(gap[:, 2], gap[:, 3]))
+        if nearest.min(initial=np.inf) >= rules.min_spacing:
+            kept.append(candidate)
     return np.array(kept, np.intp)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -15,6 +20,7 @@ from logpolar.datasets.correspondences import (
     find_correspondences,
 )
 from logpolar.detection import SiftDetector
+from logpolar.images import read_gray, to_bytes
 from logpolar.keypoints import Keypoints
 
 Bytes = NDArray[np.uint8]
@@ -43,6 +49,27 @@ class ViewPair:
     zoom: float  # size of a thing in the second view over its size in the first
     correspondences: Correspondences
     second_keypoints: Keypoints  # all that were detected: the pool of wrong answers
+
+
+def view_pairs(
+    photos: Sequence[Path],
+    views: int,
+    seed: int,
+    options: ViewOptions | None = None,
+    jobs: int = 1,
+) -> Iterator[ViewPair]:
+    """``views`` pairs of each photo, in order; what a pair looks like depends on the seed and its place alone."""
+    work = partial(_pair_of_photo, list(photos), seed, options or ViewOptions())
+    tasks = [(number, view) for number in range(len(photos)) for view in range(views)]
+    with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=cv2.setNumThreads, initargs=(1,)) as pool:
+        yield from pool.map(work, tasks, chunksize=4)
+
+
+def _pair_of_photo(photos: list[Path], seed: int, options: ViewOptions, task: tuple[int, int]) -> ViewPair:
+    random = np.random.default_rng((seed, *task))
+    other = (task[0] + int(random.integers(1, max(len(photos), 2)))) % len(photos)
+    photo, backdrop = (to_bytes(read_gray(photos[number])) for number in (task[0], other))
+    return make_view_pair(photo, backdrop, options, random)
 
 
 def make_view_pair(photo: Bytes, backdrop: Bytes, options: ViewOptions, random: np.random.Generator) -> ViewPair:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from logpolar.sampling.patterns import Pattern, SamplePoints, inside, pyramid_level, reflect
 
@@ -27,17 +26,18 @@ class TorchPyramids:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         depth = max(((max(image.shape) - 1).bit_length() + 1 for image in images), default=1)
-        # One row an image and level: first pixel in the flat tensor, width, height.
-        table = torch.zeros(len(images), depth, 3, dtype=torch.int64)
+        table: list[list[tuple[int, int, int]]] = []  # for each image and level: first pixel, width, height
         pieces, offset = [], 0
-        for number, image in enumerate(images):
-            for level, pixels in enumerate(_gaussian_pyramid(image.to(device), depth)):
+        for image in images:
+            rows = []
+            for pixels in _gaussian_pyramid(image.to(device), depth):
                 height, width = pixels.shape
-                table[number, level] = torch.tensor([offset, width, height])
+                rows.append((offset, width, height))
                 pieces.append(pixels.to(dtype).reshape(-1))
                 offset += height * width
+            table.append(rows)
         self._pixels = torch.cat(pieces) if pieces else torch.zeros(0, dtype=dtype, device=device)
-        self._table = table.to(self._pixels.device)
+        self._table = torch.tensor(table, dtype=torch.int64, device=self._pixels.device).reshape(-1, depth, 3)
 
     def __len__(self) -> int:
         return len(self._table)
@@ -94,12 +94,13 @@ def _gaussian_pyramid(image: Tensor, depth: int) -> list[Tensor]:
 
 def _halve(image: Tensor) -> Tensor:
     """What ``cv2.pyrDown`` does: the filter (1 4 6 4 1) / 16 both ways, then every second pixel from the first on."""
-    kernel = torch.tensor([1.0, 4.0, 6.0, 4.0, 1.0], device=image.device) / 16
     for axis in (0, 1):
         length = image.shape[axis]
-        around = reflect(torch.arange(-2, length + 2, device=image.device, dtype=torch.float32), length).long()
-        padded = image.index_select(axis, around.clamp(0, length - 1))
-        lines = padded.movedim(axis, -1)
-        halved = functional.conv1d(lines[:, None], kernel[None, None], stride=2)[:, 0]
-        image = halved.movedim(-1, axis)
+        ends = torch.tensor([-2, -1, length, length + 1], device=image.device, dtype=torch.float32)
+        outer = image.index_select(axis, reflect(ends, length).long())
+        before, after = outer.split(2, dim=axis)
+        padded = torch.cat([before, image, after], dim=axis)
+        # Sums of slices rather than a convolution, which would round to TF32 and tune itself to every image's shape.
+        a, b, c, d, e = (padded.narrow(axis, k, length)[:: 2 - axis, :: 1 + axis] for k in range(5))
+        image = (a + e + 4 * (b + d) + 6 * c) / 16
     return image

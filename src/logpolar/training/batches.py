@@ -16,8 +16,8 @@ from logpolar.sampling.torch_lookup import TorchPyramids
 
 @dataclass(frozen=True)
 class BatchOptions:
-    pairs: int = 8  # image pairs in a batch
-    per_pair: int = 128  # correspondences from each
+    pairs: int = 16  # image pairs in a batch
+    per_pair: int = 64  # correspondences from each
     angle_jitter: float = 10.0  # standard deviation in degrees, first patch only
     scale_jitter: float = 0.2  # standard deviation of ln(size), first patch only
 

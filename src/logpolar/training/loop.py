@@ -46,8 +46,9 @@ def train(
     """Train a network from scratch. The network runs in bfloat16 on a GPU, in float32 on a CPU."""
     device = torch.device(device)
     torch.manual_seed(options.seed)
+    torch.backends.cudnn.benchmark = True  # every batch has the same shape
     generator = torch.Generator(device).manual_seed(options.seed)
-    network = DescriptorNetwork(network_options).to(device).train()
+    network = DescriptorNetwork(network_options).to(device, memory_format=torch.channels_last).train()
     optimizer = torch.optim.SGD(
         network.parameters(),
         lr=options.learning_rate,

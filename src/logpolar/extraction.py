@@ -1,0 +1,105 @@
+"""Extraction: one image to its features."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from logpolar.detection import Detector, SiftDetector
+from logpolar.images import Image, read_gray, shrink, to_gray
+from logpolar.keypoints import FloatArray, Keypoints
+from logpolar.models import DEFAULT_MODEL, Model, load_model
+from logpolar.runtimes import RuntimeName, open_runtime
+from logpolar.sampling import ImagePyramid
+
+DEFAULT_MAX_SIZE = 1600
+"""Longer side, in pixels, that larger images are reduced to before anything else."""
+
+_CHUNK = 1024
+"""Keypoints whose patches exist at the same time."""
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """N keypoints in pixels of the original image, their descriptors (N, 128), and the image's (width, height)."""
+
+    keypoints: Keypoints
+    descriptors: FloatArray
+    image_size: tuple[int, int]
+
+    def __len__(self) -> int:
+        return len(self.keypoints)
+
+
+class Extractor:
+    """Describes images with one model.
+
+    >>> features = Extractor("logpolar-96").extract("photo.jpg")    # doctest: +SKIP
+    >>> features.keypoints.xy, features.descriptors                 # doctest: +SKIP
+
+    ``model``: a shipped model's name, the path of a model file, or a loaded ``Model``.
+    ``detector``: finds the keypoints, SIFT by default.
+    ``max_size``: images are first reduced until their longer side has this many pixels, as in hloc and the paper;
+    None never reduces. Keypoints always come out in the original image's pixels.
+    ``runtime``, ``threads``: see ``logpolar.runtimes``.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | Model = DEFAULT_MODEL,
+        detector: Detector | None = None,
+        max_size: int | None = DEFAULT_MAX_SIZE,
+        runtime: RuntimeName = "onnxruntime",
+        threads: int = 0,
+    ) -> None:
+        if max_size is not None and max_size < 1:
+            raise ValueError(f"max_size must be at least 1, not {max_size}")
+        self.model = model if isinstance(model, Model) else load_model(model)
+        self.detector = detector or SiftDetector()
+        self.max_size = max_size
+        self._runtime = open_runtime(self.model, runtime, threads)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What decides how features come out. Files of features keep it, and refuse to mix different settings."""
+        detector = self.detector
+        named = asdict(detector) if is_dataclass(detector) and not isinstance(detector, type) else {}
+        return {
+            "model": self.model.name,
+            "model_hash": self.model.digest,
+            "max_size": self.max_size,
+            "detector": {"name": type(detector).__name__, **{key: _plain(value) for key, value in named.items()}},
+        }
+
+    def extract(self, image: str | Path | Image, keypoints: Keypoints | None = None) -> Features:
+        """Features of a file or an array (gray, BGR or BGRA; 8 or 16 bit or float).
+
+        With ``keypoints``, in the original image's pixels, nothing is detected and these are described, in their
+        order; they may lie outside the image, but sizes must be positive and everything finite (``KeypointError``).
+        """
+        gray = read_gray(image) if isinstance(image, str | Path) else to_gray(image)
+        height, width = gray.shape
+        small = shrink(gray, self.max_size)
+        factor_y, factor_x = small.shape[0] / height, small.shape[1] / width
+        if keypoints is None:
+            scaled = self.detector(small)
+            keypoints = scaled.resized(1 / factor_x, 1 / factor_y)
+        else:
+            keypoints.check()
+            scaled = keypoints.resized(factor_x, factor_y)
+        return Features(keypoints, self._describe(small, scaled), (width, height))
+
+    def _describe(self, gray: FloatArray, keypoints: Keypoints) -> FloatArray:
+        pyramid = ImagePyramid(gray)
+        parts = [
+            self._runtime.describe(pyramid.sample(keypoints[start : start + _CHUNK], self.model.sampling))
+            for start in range(0, len(keypoints), _CHUNK)
+        ]
+        return np.concatenate(parts) if parts else self._runtime.describe(np.zeros((0, 1, 1), np.float32))
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a detector's options hold
+    return value if isinstance(value, str | int | float | bool | type(None)) else type(value).__name__

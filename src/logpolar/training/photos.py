@@ -1,0 +1,87 @@
+"""Training on a folder of single photos: homography pairs made once, patches sampled in line, a model file at the end."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from logpolar.datasets.homographies import ViewOptions, ViewPair
+from logpolar.keypoints import FloatArray, Keypoints
+from logpolar.models import ModelCard, NetworkOptions
+from logpolar.network import DescriptorNetwork
+from logpolar.sampling.patterns import LogPolar, Pattern
+from logpolar.sampling.torch_lookup import TorchPyramids
+from logpolar.training.batches import BatchOptions
+from logpolar.training.loop import TrainingOptions
+from logpolar.training.validation import Describe, Score
+
+_CHUNK = 1024  # patches described at a time; always filled up, so that shapes stay the same on a GPU
+
+
+@dataclass(frozen=True)
+class PhotoRecipe:
+    """Everything that decides how a model trained on photos comes out, but for the photos."""
+
+    pattern: Pattern = field(default_factory=LogPolar)
+    circular: bool = True  # rows continue from last to first: right for log-polar, wrong for cartesian patches
+    views: int = 4  # pairs made of each photo
+    validation: int = 16  # every so-manieth photo is kept for validation
+    view: ViewOptions = field(default_factory=ViewOptions)
+    batch: BatchOptions = field(default_factory=BatchOptions)
+    training: TrainingOptions = field(default_factory=TrainingOptions)
+
+    @property
+    def network(self) -> NetworkOptions:
+        return NetworkOptions(self.pattern.rows, self.pattern.columns, self.circular)
+
+
+def split_photos(photos: Sequence[Path], every: int) -> tuple[list[Path], list[Path]]:
+    """Training and validation photos: every ``every``-th of the sorted photos validates."""
+    ordered = sorted(photos)
+    return [p for n, p in enumerate(ordered) if n % every], [p for n, p in enumerate(ordered) if n % every == 0]
+
+
+def torch_describer(network: DescriptorNetwork, pattern: Pattern, device: torch.device | str) -> Describe:
+    """Describe with a torch network on its device, sampling included."""
+
+    def describe(view: NDArray[np.uint8], keypoints: Keypoints) -> FloatArray:
+        pyramids = TorchPyramids([torch.from_numpy(view).to(device) / 255])
+        columns = (keypoints.xy, keypoints.size[:, None], keypoints.angle[:, None])
+        table = torch.from_numpy(np.concatenate(columns, axis=1)).to(device)
+        count = len(table)
+        padded = torch.cat([table, table[:1].expand(-count % _CHUNK, -1)])
+        parts = []
+        with torch.inference_mode():
+            for part in padded.split(_CHUNK):
+                image = torch.zeros(len(part), dtype=torch.int64, device=device)
+                parts.append(network(pyramids.sample(image, part[:, :2], part[:, 2], part[:, 3], pattern)))
+        return np.asarray(torch.cat(parts)[:count].cpu().numpy(), np.float32)
+
+    return describe
+
+
+def make_card(
+    name: str, description: str, recipe: PhotoRecipe, data: str, pairs: Sequence[ViewPair], score: Score
+) -> ModelCard:
+    """The card of a model trained on photos: what it saw, how, with what, and how well it does."""
+    versions = {"python": platform.python_version(), "torch": torch.__version__, "opencv": cv2.__version__}
+    training: dict[str, Any] = {
+        "data": data,
+        "image_pairs": len(pairs),
+        "correspondences": sum(len(pair.correspondences) for pair in pairs),
+        "views": recipe.views,
+        "view": asdict(recipe.view),
+        "batch": asdict(recipe.batch),
+        "optimisation": asdict(recipe.training),
+        "versions": versions,
+    }
+    figures = {"homographies of held-out photos": score.to_dict()}
+    return ModelCard(name, description, recipe.pattern, recipe.network, training, figures)
