@@ -1,0 +1,66 @@
+"""Local image features with log-polar support regions and a learned descriptor.
+
+>>> import logpolar                                                             # doctest: +SKIP
+>>> extractor = logpolar.Extractor("logpolar-96")                               # doctest: +SKIP
+>>> a, b = extractor.extract("a.jpg"), extractor.extract("b.jpg")               # doctest: +SKIP
+>>> matches = logpolar.match_descriptors(a.descriptors, b.descriptors)          # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from logpolar.detection import FeatureDetector as FeatureDetector
+    from logpolar.detection import SiftDetector as SiftDetector
+    from logpolar.errors import LogpolarError as LogpolarError
+    from logpolar.extraction import Extractor as Extractor
+    from logpolar.extraction import Features as Features
+    from logpolar.geometry import estimate_essential as estimate_essential
+    from logpolar.geometry import estimate_fundamental as estimate_fundamental
+    from logpolar.geometry import estimate_homography as estimate_homography
+    from logpolar.keypoints import Keypoints as Keypoints
+    from logpolar.matching import MatchingOptions as MatchingOptions
+    from logpolar.matching import match_descriptors as match_descriptors
+    from logpolar.models import load_model as load_model
+    from logpolar.models import shipped_models as shipped_models
+    from logpolar.sampling import Cartesian as Cartesian
+    from logpolar.sampling import LogPolar as LogPolar
+    from logpolar.sampling import sample_patches as sample_patches
+    from logpolar.storage import FeatureFile as FeatureFile
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Cartesian": "sampling",
+    "Extractor": "extraction",
+    "FeatureDetector": "detection",
+    "FeatureFile": "storage",
+    "Features": "extraction",
+    "Keypoints": "keypoints",
+    "LogPolar": "sampling",
+    "LogpolarError": "errors",
+    "MatchingOptions": "matching",
+    "SiftDetector": "detection",
+    "estimate_essential": "geometry",
+    "estimate_fundamental": "geometry",
+    "estimate_homography": "geometry",
+    "load_model": "models",
+    "match_descriptors": "matching",
+    "sample_patches": "sampling",
+    "shipped_models": "models",
+}
+
+__all__ = ["__version__", *_HOME]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> object:
+    """Public names are imported when first used, so that ``import logpolar`` and ``logpolar --help`` are quick."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'logpolar' has no attribute '{name}'")
+    return getattr(importlib.import_module(f"logpolar.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -19,7 +19,7 @@ class BatchOptions:
     pairs: int = 16  # image pairs in a batch
     per_pair: int = 64  # correspondences from each
     angle_jitter: float = 10.0  # standard deviation in degrees, first patch only
-    scale_jitter: float = 0.2  # standard deviation of ln(size), first patch only
+    scale_jitter: float = 0.4  # standard deviation of ln(size), first patch only
 
 
 class PairSampler:

@@ -18,7 +18,7 @@ from logpolar.training.loss import hardest_triplet_loss
 class TrainingOptions:
     """The recipe of the paper's code, shortened: SGD whose momentum is an average (dampening), linear decay to 0."""
 
-    steps: int = 6000
+    steps: int = 11000
     learning_rate: float = 10.0
     momentum: float = 0.9  # also the dampening: without that a step would be 10 times too long
     weight_decay: float = 1e-4

@@ -12,16 +12,18 @@ import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from tqdm import tqdm
 
-from logpolar.datasets.homographies import ViewOptions, ViewPair
+from logpolar.datasets.homographies import ViewOptions, ViewPair, view_pairs
+from logpolar.errors import LogpolarError
 from logpolar.keypoints import FloatArray, Keypoints
-from logpolar.models import ModelCard, NetworkOptions
+from logpolar.models import ModelCard, NetworkOptions, save_model
 from logpolar.network import DescriptorNetwork
-from logpolar.sampling.patterns import LogPolar, Pattern
+from logpolar.sampling.patterns import LogPolar, Pattern, pattern_to_dict
 from logpolar.sampling.torch_lookup import TorchPyramids
-from logpolar.training.batches import BatchOptions
-from logpolar.training.loop import TrainingOptions
-from logpolar.training.validation import Describe, Score
+from logpolar.training.batches import BatchOptions, PairSampler
+from logpolar.training.loop import Progress, TrainingOptions, train
+from logpolar.training.validation import Describe, Score, score_pairs
 
 _CHUNK = 1024  # patches described at a time; always filled up, so that shapes stay the same on a GPU
 
@@ -32,7 +34,7 @@ class PhotoRecipe:
 
     pattern: Pattern = field(default_factory=LogPolar)
     circular: bool = True  # rows continue from last to first: right for log-polar, wrong for cartesian patches
-    views: int = 4  # pairs made of each photo
+    views: int = 5  # pairs made of each photo
     validation: int = 16  # every so-manieth photo is kept for validation
     view: ViewOptions = field(default_factory=ViewOptions)
     batch: BatchOptions = field(default_factory=BatchOptions)
@@ -41,6 +43,46 @@ class PhotoRecipe:
     @property
     def network(self) -> NetworkOptions:
         return NetworkOptions(self.pattern.rows, self.pattern.columns, self.circular)
+
+
+def train_on_photos(
+    photos: Sequence[Path],
+    output: Path,
+    recipe: PhotoRecipe,
+    device: str = "cpu",
+    jobs: int = 1,
+    data: str = "",
+    progress: bool = False,
+) -> Score:
+    """Make pairs, train, validate, and write the model file; its name becomes the model's."""
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise LogpolarError(f"device {device} was asked for, but torch sees no CUDA device")
+    training, validation = split_photos(photos, recipe.validation)
+    pairs = _make_pairs(training, recipe.views, recipe.training.seed, recipe.view, jobs, progress)
+    try:
+        sampler = PairSampler(pairs, recipe.pattern, recipe.batch, device)
+    except ValueError as error:
+        raise LogpolarError(f"too little to train on: {error}") from error
+    with tqdm(total=recipe.training.steps, desc="training", unit="step", disable=not progress) as bar:
+
+        def report(state: Progress) -> None:
+            bar.set_postfix(loss=f"{state.loss:.4f}")
+            bar.update(state.step - bar.n)
+
+        network = train(sampler, recipe.network, recipe.training, device, report, report_every=10)
+    held_out = _make_pairs(validation, 4, recipe.training.seed + 1, recipe.view, jobs, progress)
+    score = score_pairs(held_out, torch_describer(network, recipe.pattern, device))
+    sampling = pattern_to_dict(recipe.pattern)
+    description = f"{sampling['pattern']}, lambda {sampling['lambda']:g}, trained on homography pairs of single photos."
+    save_model(output, network.cpu(), make_card(output.stem, description, recipe, data, pairs, score))
+    return score
+
+
+def _make_pairs(
+    photos: Sequence[Path], views: int, seed: int, options: ViewOptions, jobs: int, progress: bool
+) -> list[ViewPair]:
+    made = view_pairs(photos, views, seed, options, jobs)
+    return list(tqdm(made, desc="pairs", total=len(photos) * views, unit="pair", disable=not progress))
 
 
 def split_photos(photos: Sequence[Path], every: int) -> tuple[list[Path], list[Path]]:
@@ -72,16 +114,15 @@ def make_card(
     name: str, description: str, recipe: PhotoRecipe, data: str, pairs: Sequence[ViewPair], score: Score
 ) -> ModelCard:
     """The card of a model trained on photos: what it saw, how, with what, and how well it does."""
-    versions = {"python": platform.python_version(), "torch": torch.__version__, "opencv": cv2.__version__}
     training: dict[str, Any] = {
-        "data": data,
+        "data": data or "not stated",
         "image_pairs": len(pairs),
         "correspondences": sum(len(pair.correspondences) for pair in pairs),
         "views": recipe.views,
         "view": asdict(recipe.view),
         "batch": asdict(recipe.batch),
         "optimisation": asdict(recipe.training),
-        "versions": versions,
+        "versions": {"python": platform.python_version(), "torch": torch.__version__, "opencv": cv2.__version__},
     }
     figures = {"homographies of held-out photos": score.to_dict()}
     return ModelCard(name, description, recipe.pattern, recipe.network, training, figures)

@@ -1,0 +1,45 @@
+"""The command line: one file a command, thin over the library. Nothing heavy is imported before it is needed."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from logpolar import __version__
+from logpolar.cli.demo import demo
+from logpolar.cli.extract import extract
+from logpolar.cli.match import match
+from logpolar.cli.models import models
+from logpolar.cli.patches import patches
+from logpolar.cli.train import train
+from logpolar.errors import LogpolarError
+
+
+class _Commands(click.Group):
+    """Lists commands in the order of use and turns what a user can mend into one line and exit code 2."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except (LogpolarError, OSError) as error:
+            if isinstance(error, BrokenPipeError):
+                raise
+            click.echo(f"logpolar: error: {error}", err=True)
+            sys.exit(2)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__)
+def main() -> None:
+    """Local image features with log-polar support regions.
+
+    Start with `logpolar demo`, then `logpolar match a.jpg b.jpg -o matches.png`.
+    """
+
+
+for _command in (demo, match, extract, patches, models, train):
+    main.add_command(_command)

@@ -1,0 +1,51 @@
+"""logpolar extract"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from logpolar.cli.options import extraction_options
+
+
+@click.command(epilog="Example: logpolar extract photos/ 'more/*.png' -o features.h5 --jobs 4")
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option("--output", "-o", type=click.Path(path_type=Path), required=True, help="Feature file (HDF5) to add to.")
+@extraction_options
+@click.option("--jobs", "-j", type=click.IntRange(min=1), default=1, show_default=True, help="Images at a time.")
+@click.option("--overwrite", is_flag=True, help="Start anew instead of continuing an existing file.")
+def extract(
+    paths: tuple[str, ...],
+    output: Path,
+    model: str,
+    max_keypoints: int,
+    max_size: int,
+    runtime: str,
+    jobs: int,
+    overwrite: bool,
+) -> None:
+    """Extract features of images, folders and globs into one file.
+
+    The file is HDF5 in hloc's layout. A second run continues where the first one stopped, whatever stopped it. Images
+    that cannot be read are listed at the end, and the exit code is then 1 (2 if there was no other).
+    """
+    from functools import partial
+
+    from logpolar.detection import SiftDetector
+    from logpolar.extraction import Extractor
+    from logpolar.folders import extract_images
+    from logpolar.images import find_images
+
+    images = find_images(paths)
+    open_extractor = partial(
+        Extractor, model, detector=SiftDetector(max_keypoints), max_size=max_size or None, runtime=runtime
+    )
+    report = extract_images(images, output, open_extractor, jobs, overwrite, progress=True)
+    skipped = f", {report.skipped} were there already" if report.skipped else ""
+    click.echo(f"{output}: {report.done} images added with {report.keypoints} keypoints{skipped}")
+    for reason in report.failed.values():
+        click.echo(f"logpolar: left out: {reason}", err=True)
+    if report.failed:
+        sys.exit(1 if report.done + report.skipped else 2)

@@ -1,0 +1,98 @@
+"""logpolar match"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from logpolar.cli.options import extraction_options, output_path, picture_path
+
+
+@click.command(epilog="Example: logpolar match a.jpg b.jpg -o matches.png --h5 matches.h5")
+@click.argument("first", type=click.Path(path_type=Path))
+@click.argument("second", type=click.Path(path_type=Path))
+@click.option("--output", "-o", type=click.Path(path_type=Path), help="Picture of the matches (.png, .jpg).")
+@click.option("--h5", type=click.Path(path_type=Path), help="File for features and matches (HDF5, replaced).")
+@extraction_options
+@click.option(
+    "--ratio",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=0.9,
+    show_default=True,
+    help="Ratio test: best over second best distance; 1 accepts all.",
+)
+@click.option(
+    "--geometry",
+    type=click.Choice(["fundamental", "homography", "none"]),
+    default="fundamental",
+    show_default=True,
+    help="What the two views have in common: a scene in depth, or a flat one or a turning camera.",
+)
+@click.option(
+    "--threshold",
+    type=click.FloatRange(0, min_open=True),
+    default=3.0,
+    show_default=True,
+    help="Largest error of an inlier in pixels.",
+)
+def match(
+    first: Path,
+    second: Path,
+    output: Path | None,
+    h5: Path | None,
+    model: str,
+    max_keypoints: int,
+    max_size: int,
+    runtime: str,
+    ratio: float,
+    geometry: str,
+    threshold: float,
+) -> None:
+    """Match two photos and draw or store the result."""
+    from logpolar.detection import SiftDetector
+    from logpolar.drawing import draw_matches, write_picture
+    from logpolar.extraction import Extractor
+    from logpolar.geometry import Geometry, estimate_fundamental, estimate_homography
+    from logpolar.images import read_image
+    from logpolar.matching import MatchingOptions, match_descriptors
+    from logpolar.storage import FeatureWriter
+
+    if output:
+        picture_path(output)
+    if h5:
+        output_path(h5)
+    extractor = Extractor(model, SiftDetector(max_keypoints), max_size or None, runtime)  # type: ignore[arg-type]
+    images = [read_image(path) for path in (first, second)]
+    features = [extractor.extract(path) for path in (first, second)]
+    matches = match_descriptors(features[0].descriptors, features[1].descriptors, MatchingOptions(ratio))
+    points = [found.keypoints.xy[rows] for found, rows in zip(features, matches.indices.T, strict=True)]
+    if geometry == "none":
+        verified = Geometry(None, points[0][:, 0] == points[0][:, 0])
+    else:
+        estimate = estimate_homography if geometry == "homography" else estimate_fundamental
+        verified = estimate(*points, threshold=threshold)
+
+    for path, found in zip((first, second), features, strict=True):
+        click.echo(f"{path}: {found.image_size[0]} x {found.image_size[1]}, {len(found)} keypoints")
+    click.echo(f"{len(matches)} matches")
+    if geometry != "none":
+        click.echo(f"{verified.inlier_count} of them agree with one {geometry} ({threshold:g} px)")
+    if h5:
+        names = _names(first, second)
+        with FeatureWriter(h5, extractor.settings, overwrite=True) as writer:
+            for name, found in dict(zip(names, features, strict=True)).items():
+                writer.add(name, found)
+            writer.add_matches(*names, len(features[0]), matches)
+        click.echo(f"wrote {h5}")
+    if output:
+        write_picture(output, draw_matches(*images, *points, verified.inliers))
+        click.echo(f"wrote {output}")
+
+
+def _names(first: Path, second: Path) -> tuple[str, str]:
+    """File names; where two different files share one, the folder's name goes in front."""
+    if first.name != second.name or first.resolve() == second.resolve():
+        return first.name, second.name
+    first, second = first.resolve(), second.resolve()
+    return f"{first.parent.name}/{first.name}", f"{second.parent.name}/{second.name}"

@@ -1,0 +1,32 @@
+"""logpolar models"""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command(epilog="Example: logpolar models logpolar-96")
+@click.argument("model", nargs=-1)
+@click.option("--json", "as_json", is_flag=True, help="Print the whole cards as JSON.")
+def models(model: tuple[str, ...], as_json: bool) -> None:
+    """Show the models that ship with logpolar, or model files, with what was measured."""
+    import json
+
+    from logpolar.models import load_model, shipped_models
+    from logpolar.sampling.patterns import pattern_to_dict
+
+    loaded = [load_model(name) for name in model or shipped_models()]
+    if as_json:
+        click.echo(json.dumps([json.loads(each.card.to_json()) for each in loaded], indent=2))
+        return
+    for each in loaded:
+        card = each.card
+        sampling = pattern_to_dict(card.sampling)
+        click.secho(card.name, bold=True)
+        click.echo(f"  {card.description}")
+        click.echo("  sampling: " + ", ".join(f"{key} {value}" for key, value in sampling.items()))
+        click.echo(f"  data: {card.training.get('data', 'not stated')}")
+        for title, figures in card.figures.items():
+            values = figures.items() if isinstance(figures, dict) else [("", figures)]
+            click.echo(f"  {title}: " + ", ".join(f"{key} {value}".strip() for key, value in values))
+        click.echo(f"  licence: {card.licence}; SHA-256 {each.digest[:16]}...")

@@ -1,0 +1,66 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from logpolar.errors import LogpolarError
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_EXTRACTION = (
+    click.option("--model", "-m", default="logpolar-96", show_default=True, help="Shipped model or model file."),
+    click.option(
+        "--max-keypoints",
+        type=click.IntRange(min=1),
+        default=2048,
+        show_default=True,
+        help="Keep the strongest keypoints of each image.",
+    ),
+    click.option(
+        "--max-size",
+        type=click.IntRange(min=0),
+        default=1600,
+        show_default=True,
+        help="Reduce larger images to this many pixels on the longer side; 0 never does.",
+    ),
+    click.option(
+        "--runtime",
+        type=click.Choice(["onnxruntime", "torch", "cuda"]),
+        default="onnxruntime",
+        show_default=True,
+        help="What runs the network; torch and cuda need the extra 'torch'.",
+    ),
+)
+
+
+def extraction_options(command: Command) -> Command:
+    """--model, --max-keypoints, --max-size, --runtime."""
+    for option in reversed(_EXTRACTION):
+        command = option(command)
+    return command
+
+
+def output_path(path: Path) -> Path:
+    """Check that a file can be created there, before any work is done for it."""
+    if path.is_dir():
+        raise LogpolarError(f"{path}: is a folder, not a file")
+    if not path.parent.is_dir():
+        raise LogpolarError(f"{path}: the folder {path.parent} does not exist")
+    existed = path.exists()
+    with path.open("ab"):
+        pass
+    if not existed:
+        path.unlink()
+    return path
+
+
+def picture_path(path: Path) -> Path:
+    """``output_path`` for a picture, whose ending decides its format."""
+    if path.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp"):
+        raise LogpolarError(f"{path}: pictures are written as .png, .jpg or .webp")
+    return output_path(path)

@@ -1,0 +1,71 @@
+"""logpolar patches"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from logpolar.cli.options import output_path
+
+
+@click.command(epilog="Example: logpolar patches photo.jpg -o patches.png --count 3 --lambda 64")
+@click.argument("image", type=click.Path(path_type=Path))
+@click.option("--output", "-o", type=click.Path(path_type=Path), required=True, help="Figure (.png, .pdf, .svg).")
+@click.option("--count", type=click.IntRange(1, 10), default=4, show_default=True, help="Keypoints to show.")
+@click.option(
+    "--lambda",
+    "log_polar_lambda",
+    type=click.FloatRange(0, min_open=True),
+    default=96.0,
+    show_default=True,
+    help="Support of the log-polar pattern in keypoint sizes.",
+)
+@click.option(
+    "--cartesian-lambda",
+    type=click.FloatRange(0, min_open=True),
+    default=12.0,
+    show_default=True,
+    help="Support of the cartesian pattern in keypoint sizes.",
+)
+@click.option(
+    "--inner-radius",
+    type=click.Choice(["covariant", "paper"]),
+    default="covariant",
+    show_default=True,
+    help="Innermost log-polar radius: tied to the keypoint, or 1 px.",
+)
+@click.option("--antialias/--no-antialias", default=True, show_default=True, help="Look up in a Gaussian pyramid.")
+@click.option("--max-size", type=click.IntRange(min=0), default=1600, show_default=True, help="Reduce larger images.")
+def patches(
+    image: Path,
+    output: Path,
+    count: int,
+    log_polar_lambda: float,
+    cartesian_lambda: float,
+    inner_radius: str,
+    antialias: bool,
+    max_size: int,
+) -> None:
+    """Show where the patterns look in an image, and the patches they see (needs the extra 'viz')."""
+    from logpolar.detection import SiftDetector
+    from logpolar.errors import ImageError, LogpolarError
+    from logpolar.images import read_gray, shrink
+    from logpolar.plotting import plot_patches, spread_keypoints
+    from logpolar.sampling import Cartesian, LogPolar
+
+    if output.suffix.lower() not in (".png", ".pdf", ".svg", ".jpg"):
+        raise LogpolarError(f"{output}: figures are written as .png, .jpg, .pdf or .svg")
+    output_path(output)
+    gray = shrink(read_gray(image), max_size or None)
+    keypoints = spread_keypoints(SiftDetector(None)(gray), count, min_gap=max(gray.shape) / 6)
+    if len(keypoints) == 0:
+        raise ImageError(f"{image}: no keypoints found")
+    figure = plot_patches(
+        gray,
+        keypoints,
+        LogPolar(log_polar_lambda, inner_radius=inner_radius, antialias=antialias),  # type: ignore[arg-type]
+        Cartesian(cartesian_lambda, antialias=antialias),
+    )
+    figure.savefig(output, dpi=130)
+    click.echo(f"wrote {output}: {len(keypoints)} keypoints")

@@ -1,0 +1,94 @@
+"""Pictures of matches, drawn with OpenCV: they work with the base install."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from logpolar.errors import ImageError
+from logpolar.images import Image, to_bytes, to_gray
+
+Picture = NDArray[np.uint8]
+
+_GREEN, _RED, _WHITE = (80, 200, 60), (60, 60, 230), (255, 255, 255)
+_MAX_HEIGHT = 800
+_MAX_LINES = 400
+
+
+def draw_matches(
+    first: Image,
+    second: Image,
+    first_xy: NDArray[np.floating],
+    second_xy: NDArray[np.floating],
+    good: NDArray[np.bool_],
+    caption: str = "",
+) -> Picture:
+    """Two images side by side with lines between matched points: green where ``good``, thin red where not.
+
+    No more than 400 lines are drawn, an even selection of each colour, so that one can still see the images.
+    """
+    left, left_scale = _panel(first)
+    right, right_scale = _panel(second)
+    height = max(left.shape[0], right.shape[0])
+    gap = 8
+    canvas = np.full((height, left.shape[1] + gap + right.shape[1], 3), 255, np.uint8)
+    canvas[: left.shape[0], : left.shape[1]] = left
+    canvas[: right.shape[0], left.shape[1] + gap :] = right
+    starts = (first_xy + 0.5) * left_scale - 0.5
+    ends = (second_xy + 0.5) * right_scale - 0.5 + (left.shape[1] + gap, 0)
+    for mask, colour, width in ((~good, _RED, 1), (good, _GREEN, 1)):
+        chosen = np.flatnonzero(mask)
+        for index in chosen[:: max(-(-len(chosen) // _MAX_LINES), 1)]:
+            _line(canvas, starts[index], ends[index], colour, width)
+    return with_caption(canvas, caption) if caption else canvas
+
+
+def stack(pictures: Sequence[Picture]) -> Picture:
+    """Pictures above each other, with white beside the narrower ones."""
+    width = max(picture.shape[1] for picture in pictures)
+    padded = [np.pad(p, ((0, 8), (0, width - p.shape[1]), (0, 0)), constant_values=255) for p in pictures]
+    return np.concatenate(padded)
+
+
+def with_caption(picture: Picture, caption: str) -> Picture:
+    """The picture below a white strip with one line of text."""
+    strip = np.full((36, picture.shape[1], 3), 255, np.uint8)
+    cv2.putText(strip, caption, (6, 25), cv2.FONT_HERSHEY_SIMPLEX, 0.65, (20, 20, 20), 1, cv2.LINE_AA)
+    return np.concatenate([strip, picture])
+
+
+def write_picture(path: str | Path, picture: Picture) -> None:
+    """Write a BGR picture; the ending of the name decides the format."""
+    path = Path(path)
+    done, data = cv2.imencode(path.suffix.lower(), picture)
+    if not done:
+        raise ImageError(f"{path}: cannot be encoded")
+    path.write_bytes(data.tobytes())
+
+
+def _panel(image: Image) -> tuple[Picture, float]:
+    """8 bit BGR copy, at most 800 px high, and the scale it was reduced by."""
+    gray = to_bytes(to_gray(image))
+    colour = image[:, :, :3] if image.ndim == 3 and image.shape[2] >= 3 and image.dtype == np.uint8 else None
+    picture = cv2.cvtColor(gray, cv2.COLOR_GRAY2BGR) if colour is None else np.ascontiguousarray(colour)
+    scale = min(_MAX_HEIGHT / max(picture.shape[:2]), 1.0)
+    if scale < 1:
+        picture = cv2.resize(picture, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
+    return np.asarray(picture, np.uint8), scale
+
+
+def _line(
+    canvas: Picture,
+    start: NDArray[np.floating],
+    end: NDArray[np.floating],
+    colour: tuple[int, int, int],
+    width: int,
+) -> None:
+    a, b = ((round(float(x)), round(float(y))) for x, y in (start, end))
+    cv2.line(canvas, a, b, colour, width, cv2.LINE_AA)
+    for point in (a, b):
+        cv2.circle(canvas, point, 2, colour, -1, cv2.LINE_AA)

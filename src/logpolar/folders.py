@@ -1,0 +1,120 @@
+"""Many images into one feature file: in parallel, resumable, one bad image does not stop the rest."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from multiprocessing import connection
+from pathlib import Path
+
+import cv2
+from tqdm import tqdm
+
+from logpolar.errors import ImageError, LogpolarError
+from logpolar.extraction import Extractor, Features
+from logpolar.storage import FeatureWriter
+
+OpenExtractor = Callable[..., Extractor]
+"""Makes an extractor; called with ``threads=``. Must be picklable for ``jobs`` above 1: ``functools.partial`` is."""
+
+
+@dataclass
+class FolderReport:
+    """What became of the images."""
+
+    done: int = 0
+    skipped: int = 0  # were in the file already
+    keypoints: int = 0
+    failed: dict[str, str] = field(default_factory=dict)  # name -> reason
+
+
+def extract_images(
+    images: Mapping[str, Path],
+    output: str | Path,
+    open_extractor: OpenExtractor,
+    jobs: int = 1,
+    overwrite: bool = False,
+    progress: bool = False,
+) -> FolderReport:
+    """Extract features of named images into a feature file; images that are in it already are left alone.
+
+    After a crash, even in the middle of writing, the file is whole and holds every finished image; run it again to
+    continue. Images that cannot be read are reported, not stored. ``jobs`` processes share the cores.
+    """
+    report = FolderReport()
+    settings = open_extractor(threads=1).settings
+    with FeatureWriter(output, settings, overwrite) as writer:
+        todo = {name: path for name, path in images.items() if name not in writer.finished}
+        report.skipped = len(images) - len(todo)
+        with tqdm(total=len(images), initial=report.skipped, unit="image", disable=not progress) as bar:
+            for name, result in _results(todo, open_extractor, max(min(jobs, len(todo)), 1)):
+                if isinstance(result, Features):
+                    writer.add(name, result)
+                    report.done += 1
+                    report.keypoints += len(result)
+                else:
+                    report.failed[name] = result
+                bar.update()
+    return report
+
+
+def _results(
+    images: Mapping[str, Path], open_extractor: OpenExtractor, jobs: int
+) -> Iterator[tuple[str, Features | str]]:
+    """Features, or the reason why there are none, of each image as it gets ready."""
+    if jobs == 1:
+        extractor = open_extractor(threads=0)
+        for name, path in images.items():
+            yield name, _extract(extractor, path)
+        return
+    threads = max((os.cpu_count() or 1) // jobs, 1)
+    context = multiprocessing.get_context("spawn")
+    try:
+        with ProcessPoolExecutor(jobs, context, _start_worker, (open_extractor, threads)) as pool:
+            queue, running = iter(images.items()), dict[Future[Features | str], str]()
+            while True:
+                # A short queue: finished features wait in memory only as long as the file is being written.
+                for name, path in queue:
+                    running[pool.submit(_work, path)] = name
+                    if len(running) == 2 * jobs:
+                        break
+                if not running:
+                    return
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    yield running.pop(future), future.result()
+    except BrokenProcessPool as error:
+        raise LogpolarError("a worker process was killed, perhaps for want of memory; use fewer jobs") from error
+
+
+def _extract(extractor: Extractor, path: Path) -> Features | str:
+    try:
+        return extractor.extract(path)
+    except ImageError as error:
+        return str(error)
+
+
+_worker_extractor: Extractor
+
+
+def _start_worker(open_extractor: OpenExtractor, threads: int) -> None:
+    global _worker_extractor
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    cv2.setNumThreads(threads)
+    _worker_extractor = open_extractor(threads=threads)
+
+
+def _work(path: Path) -> Features | str:
+    return _extract(_worker_extractor, path)
+
+
+def _die_with_parent() -> None:
+    """A killed parent cannot tell its workers to stop, and they would wait for work forever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
