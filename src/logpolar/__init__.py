@@ -52,7 +52,7 @@ _HOME = {
     "shipped_models": "models",
 }
 
-__all__ = ["__version__", *_HOME]  # noqa: PLE0604
+__all__ = ["__version__", *_HOME]
 
 
 def __getattr__(name: str) -> object:

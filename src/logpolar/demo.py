@@ -15,7 +15,7 @@ from logpolar.extraction import Extractor
 from logpolar.geometry import estimate_homography
 from logpolar.images import to_bytes, to_gray
 from logpolar.keypoints import FloatArray, Keypoints
-from logpolar.matching import MatchingOptions, match_descriptors
+from logpolar.matching import match_descriptors
 
 RIGHT_WITHIN = 3.0
 """A match is right if it lies this near to the truth, in pixels of the smaller view."""
@@ -61,16 +61,15 @@ def demo_pair(zoom: float = 3.0, turn: float = 60.0, noise: float = 4.0, seed: i
 
 
 def run_demo(pair: DemoPair, model: str, max_keypoints: int = 2048) -> tuple[list[Keypoints], list[DemoResult]]:
-    """Detect once, describe the same keypoints with the model and with RootSIFT, match, compare with the truth."""
+    """Detect once, describe the same keypoints with the model and with RootSIFT, match both alike, compare."""
     extractor = Extractor(model, SiftDetector(max_keypoints), max_size=None)
     features = [extractor.extract(view) for view in (pair.first, pair.second)]
     keypoints = [found.keypoints for found in features]
     ours = [found.descriptors for found in features]
     baseline = [root_sift(view, points) for view, points in zip((pair.first, pair.second), keypoints, strict=True)]
-    # The usual ratio for SIFT is 0.8; a learned descriptor's distances are less spread out.
     return keypoints, [
-        _measure(pair, keypoints, ours, extractor.model.name, MatchingOptions()),
-        _measure(pair, keypoints, baseline, "RootSIFT", MatchingOptions(ratio=0.8)),
+        _measure(pair, keypoints, ours, extractor.model.name),
+        _measure(pair, keypoints, baseline, "RootSIFT"),
     ]
 
 
@@ -83,13 +82,11 @@ def root_sift(image: NDArray[np.uint8], keypoints: Keypoints) -> FloatArray:
     if len(described) != len(keypoints):
         raise RuntimeError("OpenCV dropped keypoints")
     total = np.abs(raw).sum(axis=1, keepdims=True)
-    return np.sqrt(raw / np.maximum(total, 1e-12)).astype(np.float32)
+    return np.asarray(np.sqrt(raw / np.maximum(total, 1e-12)), np.float32)
 
 
-def _measure(
-    pair: DemoPair, keypoints: list[Keypoints], descriptors: list[FloatArray], name: str, options: MatchingOptions
-) -> DemoResult:
-    matches = match_descriptors(descriptors[0], descriptors[1], options)
+def _measure(pair: DemoPair, keypoints: list[Keypoints], descriptors: list[FloatArray], name: str) -> DemoResult:
+    matches = match_descriptors(descriptors[0], descriptors[1])
     first, second = (points.xy[rows] for points, rows in zip(keypoints, matches.indices.T, strict=True))
     right = np.linalg.norm(_through(pair.homography, first) - second, axis=1) <= RIGHT_WITHIN
     geometry = estimate_homography(first, second)

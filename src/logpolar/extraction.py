@@ -66,7 +66,9 @@ class Extractor:
     def settings(self) -> dict[str, Any]:
         """What decides how features come out. Files of features keep it, and refuse to mix different settings."""
         detector = self.detector
-        named = asdict(detector) if is_dataclass(detector) and not isinstance(detector, type) else {}
+        named: dict[str, Any] = {}
+        if is_dataclass(detector) and not isinstance(detector, type):
+            named = asdict(detector)
         return {
             "model": self.model.name,
             "model_hash": self.model.digest,
@@ -101,5 +103,5 @@ class Extractor:
         return np.concatenate(parts) if parts else self._runtime.describe(np.zeros((0, 1, 1), np.float32))
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a detector's options hold
+def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | bool | type(None)) else type(value).__name__

@@ -60,20 +60,22 @@ def estimate_essential(
 
     ``threshold`` is in pixels, of the mean focal length of the two cameras.
     """
-    rays = [
-        cv2.undistortPoints(np.asarray(points, np.float64).reshape(-1, 1, 2), camera, None).reshape(-1, 2)
-        if len(points)
-        else np.zeros((0, 2))
-        for points, camera in ((first, first_camera), (second, second_camera))
-    ]
     focal = np.mean([first_camera[0, 0], first_camera[1, 1], second_camera[0, 0], second_camera[1, 1]])
     return _estimate(
         lambda a, b: cv2.findEssentialMat(
             a, b, np.eye(3), cv2.USAC_MAGSAC, _CONFIDENCE, threshold / float(focal), _ITERATIONS
         ),
-        *rays,
+        _rays(first, first_camera),
+        _rays(second, second_camera),
         minimum=5,
     )
+
+
+def _rays(points: Points, camera: Matrix) -> Matrix:
+    """Points in pixels to directions (x / z, y / z) of a camera with this intrinsic matrix."""
+    homogeneous = np.concatenate([np.asarray(points, np.float64), np.ones((len(points), 1))], axis=1)
+    directions = homogeneous @ np.linalg.inv(np.asarray(camera, np.float64)).T
+    return np.asarray(directions[:, :2] / directions[:, 2:], np.float64)
 
 
 def _estimate(

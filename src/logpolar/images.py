@@ -17,7 +17,25 @@ from numpy.typing import NDArray
 from logpolar.errors import ImageError
 from logpolar.keypoints import FloatArray
 
-IMAGE_SUFFIXES = frozenset(".jpg .jpeg .png .bmp .tif .tiff .webp .ppm .pgm .pbm .pnm .jp2 .exr .hdr .avif".split())
+IMAGE_SUFFIXES = frozenset(
+    [
+        ".jpg",
+        ".jpeg",
+        ".png",
+        ".bmp",
+        ".tif",
+        ".tiff",
+        ".webp",
+        ".ppm",
+        ".pgm",
+        ".pbm",
+        ".pnm",
+        ".jp2",
+        ".exr",
+        ".hdr",
+        ".avif",
+    ]
+)
 """File name endings that count as images when a folder is searched."""
 
 Image = NDArray[Any]
@@ -85,10 +103,10 @@ def to_gray(image: Image) -> FloatArray:
 
 def _to_unit_range(gray: Image) -> FloatArray:
     if gray.dtype == np.uint8:
-        return gray * np.float32(1 / 255)
+        return np.asarray(gray * np.float32(1 / 255), np.float32)
     if gray.dtype == np.uint16:
         bits = next(bits for bits in (10, 12, 14, 16) if gray.max() < 2**bits)
-        return gray * np.float32(1 / (2**bits - 1))
+        return np.asarray(gray * np.float32(1 / (2**bits - 1)), np.float32)
     low, high = float(gray.min()), float(gray.max())
     if low < 0 or high > 1:
         gray = (gray - np.float32(low)) / np.float32(high - low if high > low else 1)
@@ -97,7 +115,7 @@ def _to_unit_range(gray: Image) -> FloatArray:
 
 def to_bytes(gray: FloatArray) -> NDArray[np.uint8]:
     """8 bit copy of a gray image in [0, 1], for detectors and pictures."""
-    return np.rint(gray * np.float32(255)).astype(np.uint8)
+    return np.asarray(np.rint(gray * np.float32(255)), np.uint8)
 
 
 def shrink(gray: FloatArray, max_size: int | None) -> FloatArray:

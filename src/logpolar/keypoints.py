@@ -178,7 +178,7 @@ class Keypoints:
         scale, phi = self.size / np.float32(sizes_per_scale), np.radians(self.angle)
         cosine, sine = scale * np.cos(phi), scale * np.sin(phi)
         rows = np.stack([cosine, -sine, self.xy[:, 0], sine, cosine, self.xy[:, 1]], axis=1)
-        return rows.reshape(-1, 2, 3).astype(np.float32)
+        return np.asarray(rows.reshape(-1, 2, 3), np.float32)
 
 
 def normalize_degrees(angle: FloatArray) -> FloatArray:

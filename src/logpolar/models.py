@@ -1,6 +1,7 @@
 """Models: weights that carry their sampling, their graph and their history in one file.
 
-A model file is a safetensors file. Its tensors are the network's weights (float16; statistics float32), its metadata hold
+A model file is a safetensors file. Its tensors are the network's weights (float16; the statistics of the batch
+normalisation float32), its metadata hold
 
     format   "logpolar-model"
     version  "1"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -46,20 +46,18 @@ def plot_patches(gray: FloatArray, keypoints: Keypoints, log_polar: LogPolar, ca
     )
     count = len(keypoints)
     figure = Figure(figsize=(2.2 * len(titles) + 4.4, 2.3 * count + 0.5), layout="constrained")
-    overview, details = figure.subfigures(1, 2, width_ratios=[4.4, 2.2 * len(titles)])
+    overview, details = cast(Any, figure.subfigures(1, 2, width_ratios=[4.4, 2.2 * len(titles)]))
     colours = [colormaps["tab10"](index % 10) for index in range(count)]
     _plot_overview(overview.subplots(), gray, keypoints, log_polar, cartesian, colours)
 
     pyramid = ImagePyramid(gray)
     doubled = Keypoints(keypoints.xy, 2 * keypoints.size, keypoints.angle, keypoints.response)
-    patches = [
-        pyramid.sample(points, pattern) for points in (keypoints, doubled) for pattern in (log_polar, cartesian)
-    ]
+    patches = [pyramid.sample(points, pattern) for points in (keypoints, doubled) for pattern in (log_polar, cartesian)]
     axes = details.subplots(count, len(titles), squeeze=False)
     for row in range(count):
         one = keypoints[row : row + 1]
-        for axis, pattern in zip(axes[row, :2], (log_polar, cartesian), strict=True):
-            _plot_samples(axis, gray, one, pattern, colours[row])
+        _plot_samples(axes[row, 0], gray, one, log_polar, colours[row])
+        _plot_samples(axes[row, 1], gray, one, cartesian, colours[row])
         for axis, seen in zip(axes[row, 2:], patches, strict=True):
             axis.imshow(seen[row], cmap="gray", vmin=0, vmax=1)
             axis.set_xticks([])
@@ -73,7 +71,7 @@ def plot_patches(gray: FloatArray, keypoints: Keypoints, log_polar: LogPolar, ca
 
 
 def _plot_overview(
-    axis: Any,  # noqa: ANN401 - matplotlib has no types
+    axis: Any,
     gray: FloatArray,
     keypoints: Keypoints,
     log_polar: LogPolar,
@@ -89,13 +87,13 @@ def _plot_overview(
         axis.add_patch(Circle((x, y), log_polar.lambda_ / 2 * size, fill=False, color=colour))
         phi = np.radians(keypoints.angle[index] + np.array([45, 135, 225, 315]))
         corners = cartesian.lambda_ * size / np.sqrt(2) * np.stack([np.cos(phi), np.sin(phi)], axis=1)
-        axis.add_patch(Polygon(corners + (x, y), fill=False, color=colour, linestyle="--"))
+        axis.add_patch(Polygon(corners + keypoints.xy[index], fill=False, color=colour, linestyle="--"))
         axis.plot(x, y, ".", color=colour)
     axis.set_title("support regions (dashed: cartesian)", fontsize=9)
     axis.axis("off")
 
 
-def _plot_samples(axis: Any, gray: FloatArray, keypoint: Keypoints, pattern: Pattern, colour: Any) -> None:  # noqa: ANN401
+def _plot_samples(axis: Any, gray: FloatArray, keypoint: Keypoints, pattern: Pattern, colour: Any) -> None:
     points = pattern.locate(keypoint.xy, keypoint.size, keypoint.angle)
     x, y = (values.reshape(-1) for values in (points.x, points.y))
     centre, reach = keypoint.xy[0], 1.05 * max(np.ptp(x), np.ptp(y)) / 2

@@ -175,11 +175,11 @@ class FeatureWriter:
         """Put the spare copy in the file's place and, where the file system has hard links, keep the former file."""
         kept = False
         with contextlib.suppress(OSError):
-            os.link(self.path, self._former)
+            self._former.hardlink_to(self.path)
             kept = True
-        os.replace(self._spare, self.path)
+        self._spare.replace(self.path)
         if kept:
-            os.replace(self._former, self._spare)
+            self._former.replace(self._spare)
 
     def _drop_spare(self) -> None:
         for path in (self._spare, self._former):
@@ -214,7 +214,7 @@ class _Lock:
         self._file.close()
 
 
-def _open(path: Path) -> Any:  # noqa: ANN401 - h5py has no types
+def _open(path: Path) -> Any:
     try:
         return h5py.File(path, "r")
     except FileNotFoundError as error:
@@ -223,7 +223,7 @@ def _open(path: Path) -> Any:  # noqa: ANN401 - h5py has no types
         raise StorageError(f"{path}: not an HDF5 file, or a damaged one") from error
 
 
-def _write_features(file: Any, name: str, features: Features) -> None:  # noqa: ANN401
+def _write_features(file: Any, name: str, features: Features) -> None:
     if name in file and "keypoints" in file[name]:
         del file[name]
     group = file.require_group(name)
@@ -236,7 +236,7 @@ def _write_features(file: Any, name: str, features: Features) -> None:  # noqa: 
     group.create_dataset("image_size", data=np.array(features.image_size, np.int32))
 
 
-def _write_matches(file: Any, name: str, count: int, matches: Matches) -> None:  # noqa: ANN401
+def _write_matches(file: Any, name: str, count: int, matches: Matches) -> None:
     partner, score = np.full(count, -1, np.int32), np.zeros(count, np.float32)
     partner[matches.indices[:, 0]] = matches.indices[:, 1]
     score[matches.indices[:, 0]] = 1 - matches.distances / 2

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
-from logpolar.cli.options import extraction_options
+from logpolar.cli.options import extraction_options, open_extractor
 
 
 @click.command(epilog="Example: logpolar extract photos/ 'more/*.png' -o features.h5 --jobs 4")
@@ -16,16 +17,7 @@ from logpolar.cli.options import extraction_options
 @extraction_options
 @click.option("--jobs", "-j", type=click.IntRange(min=1), default=1, show_default=True, help="Images at a time.")
 @click.option("--overwrite", is_flag=True, help="Start anew instead of continuing an existing file.")
-def extract(
-    paths: tuple[str, ...],
-    output: Path,
-    model: str,
-    max_keypoints: int,
-    max_size: int,
-    runtime: str,
-    jobs: int,
-    overwrite: bool,
-) -> None:
+def extract(paths: tuple[str, ...], output: Path, jobs: int, overwrite: bool, **extraction: Any) -> None:
     """Extract features of images, folders and globs into one file.
 
     The file is HDF5 in hloc's layout. A second run continues where the first one stopped, whatever stopped it. Images
@@ -33,16 +25,11 @@ def extract(
     """
     from functools import partial
 
-    from logpolar.detection import SiftDetector
-    from logpolar.extraction import Extractor
     from logpolar.folders import extract_images
     from logpolar.images import find_images
 
     images = find_images(paths)
-    open_extractor = partial(
-        Extractor, model, detector=SiftDetector(max_keypoints), max_size=max_size or None, runtime=runtime
-    )
-    report = extract_images(images, output, open_extractor, jobs, overwrite, progress=True)
+    report = extract_images(images, output, partial(open_extractor, **extraction), jobs, overwrite, progress=True)
     skipped = f", {report.skipped} were there already" if report.skipped else ""
     click.echo(f"{output}: {report.done} images added with {report.keypoints} keypoints{skipped}")
     for reason in report.failed.values():

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from logpolar.cli.options import extraction_options, output_path, picture_path
+from logpolar.cli.options import extraction_options, open_extractor, output_path, picture_path
 
 
 @click.command(epilog="Example: logpolar match a.jpg b.jpg -o matches.png --h5 matches.h5")
@@ -41,18 +42,15 @@ def match(
     second: Path,
     output: Path | None,
     h5: Path | None,
-    model: str,
-    max_keypoints: int,
-    max_size: int,
-    runtime: str,
     ratio: float,
     geometry: str,
     threshold: float,
+    **extraction: Any,
 ) -> None:
     """Match two photos and draw or store the result."""
-    from logpolar.detection import SiftDetector
+    import numpy as np
+
     from logpolar.drawing import draw_matches, write_picture
-    from logpolar.extraction import Extractor
     from logpolar.geometry import Geometry, estimate_fundamental, estimate_homography
     from logpolar.images import read_image
     from logpolar.matching import MatchingOptions, match_descriptors
@@ -62,18 +60,19 @@ def match(
         picture_path(output)
     if h5:
         output_path(h5)
-    extractor = Extractor(model, SiftDetector(max_keypoints), max_size or None, runtime)  # type: ignore[arg-type]
-    images = [read_image(path) for path in (first, second)]
-    features = [extractor.extract(path) for path in (first, second)]
-    matches = match_descriptors(features[0].descriptors, features[1].descriptors, MatchingOptions(ratio))
-    points = [found.keypoints.xy[rows] for found, rows in zip(features, matches.indices.T, strict=True)]
+    images = read_image(first), read_image(second)
+    extractor = open_extractor(**extraction)
+    ours, theirs = extractor.extract(first), extractor.extract(second)
+    matches = match_descriptors(ours.descriptors, theirs.descriptors, MatchingOptions(ratio))
+    here, there = ours.keypoints.xy[matches.indices[:, 0]], theirs.keypoints.xy[matches.indices[:, 1]]
     if geometry == "none":
-        verified = Geometry(None, points[0][:, 0] == points[0][:, 0])
+        verified = Geometry(None, np.ones(len(matches), np.bool_))
+    elif geometry == "homography":
+        verified = estimate_homography(here, there, threshold)
     else:
-        estimate = estimate_homography if geometry == "homography" else estimate_fundamental
-        verified = estimate(*points, threshold=threshold)
+        verified = estimate_fundamental(here, there, threshold)
 
-    for path, found in zip((first, second), features, strict=True):
+    for path, found in ((first, ours), (second, theirs)):
         click.echo(f"{path}: {found.image_size[0]} x {found.image_size[1]}, {len(found)} keypoints")
     click.echo(f"{len(matches)} matches")
     if geometry != "none":
@@ -81,12 +80,12 @@ def match(
     if h5:
         names = _names(first, second)
         with FeatureWriter(h5, extractor.settings, overwrite=True) as writer:
-            for name, found in dict(zip(names, features, strict=True)).items():
+            for name, found in {names[0]: ours, names[1]: theirs}.items():
                 writer.add(name, found)
-            writer.add_matches(*names, len(features[0]), matches)
+            writer.add_matches(*names, len(ours), matches)
         click.echo(f"wrote {h5}")
     if output:
-        write_picture(output, draw_matches(*images, *points, verified.inliers))
+        write_picture(output, draw_matches(*images, here, there, verified.inliers))
         click.echo(f"wrote {output}")
 
 

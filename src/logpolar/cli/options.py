@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from logpolar.errors import LogpolarError
+
+if TYPE_CHECKING:
+    from logpolar.extraction import Extractor
+    from logpolar.runtimes import RuntimeName
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -43,6 +47,14 @@ def extraction_options(command: Command) -> Command:
     for option in reversed(_EXTRACTION):
         command = option(command)
     return command
+
+
+def open_extractor(model: str, max_keypoints: int, max_size: int, runtime: RuntimeName, threads: int = 0) -> Extractor:
+    """The extractor that the shared options ask for."""
+    from logpolar.detection import SiftDetector
+    from logpolar.extraction import Extractor
+
+    return Extractor(model, SiftDetector(max_keypoints), max_size or None, runtime, threads)
 
 
 def output_path(path: Path) -> Path:

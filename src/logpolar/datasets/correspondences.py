@@ -89,7 +89,7 @@ def warp_points(homography: Matrix, xy: NDArray[np.floating]) -> tuple[Matrix, M
 
 def wrap_degrees(angle: NDArray[np.floating]) -> NDArray[np.floating]:
     """Angles in [-180, 180)."""
-    return np.remainder(angle + 180, 360) - 180
+    return np.asarray(np.remainder(angle + 180, 360) - 180)
 
 
 def _close_pairs(first: FloatArray, second: FloatArray, radius: float) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

@@ -20,7 +20,7 @@ from logpolar.datasets.correspondences import (
     find_correspondences,
 )
 from logpolar.detection import SiftDetector
-from logpolar.images import read_gray, to_bytes
+from logpolar.images import read_gray, to_bytes, to_gray
 from logpolar.keypoints import Keypoints
 
 Bytes = NDArray[np.uint8]
@@ -92,9 +92,9 @@ def make_view_pair(photo: Bytes, backdrop: Bytes, options: ViewOptions, random: 
     shift = np.array([[1, 0, corner[0]], [0, 1, corner[1]], [0, 0, 1.0]])
     homography = homography @ shift
     first, second = change_light(first, random), change_light(second, random)
-    keypoints = [options.detector(view * np.float32(1 / 255)) for view in (first, second)]
-    correspondences = find_correspondences(*keypoints, homography, options.rules, random)
-    return ViewPair(first, second, homography, zoom, correspondences, keypoints[1])
+    first_keypoints, second_keypoints = options.detector(to_gray(first)), options.detector(to_gray(second))
+    correspondences = find_correspondences(first_keypoints, second_keypoints, homography, options.rules, random)
+    return ViewPair(first, second, homography, zoom, correspondences, second_keypoints)
 
 
 def _random_view(

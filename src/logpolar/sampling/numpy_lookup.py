@@ -80,7 +80,7 @@ class ImagePyramid:
                 fine += share[here] * (coarse - fine)
             values[here] = fine
         count, columns = points.spacing.shape
-        return values.reshape(count, columns, -1).transpose(0, 2, 1)
+        return np.asarray(values.reshape(count, columns, -1).transpose(0, 2, 1), np.float32)
 
     def _bilinear(self, number: int, x: FloatArray, y: FloatArray) -> FloatArray:
         """Values of one level at positions given in pixels of the image; any shape of positions."""

@@ -177,7 +177,7 @@ def inside(points: SamplePoints, width: Array | int, height: Array | int) -> Arr
     return (x >= -0.5) & (x <= width - 0.5) & (y >= -0.5) & (y <= height - 0.5)
 
 
-def namespace(array: Array) -> Any:  # noqa: ANN401 - a module: numpy or torch
+def namespace(array: Array) -> Any:
     """numpy for a numpy array, torch for a torch tensor."""
     if isinstance(array, np.ndarray):
         return np

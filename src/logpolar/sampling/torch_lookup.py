@@ -54,7 +54,7 @@ class TorchPyramids:
         lower = level.floor()
         fine = self._at_level(image, lower, x, y)
         coarse = self._at_level(image, (lower + 1).clamp(max=top), x, y)
-        return fine + (level - lower)[:, None, :] * (coarse - fine)
+        return torch.lerp(fine, coarse, (level - lower)[:, None, :])
 
     def validity(self, image: Tensor, xy: Tensor, size: Tensor, angle: Tensor, pattern: Pattern) -> Tensor:
         """Mask (N, rows, columns) of the samples that lie on the image rather than on its reflection."""
@@ -98,8 +98,7 @@ def _halve(image: Tensor) -> Tensor:
         length = image.shape[axis]
         ends = torch.tensor([-2, -1, length, length + 1], device=image.device, dtype=torch.float32)
         outer = image.index_select(axis, reflect(ends, length).long())
-        before, after = outer.split(2, dim=axis)
-        padded = torch.cat([before, image, after], dim=axis)
+        padded = torch.cat([outer.narrow(axis, 0, 2), image, outer.narrow(axis, 2, 2)], dim=axis)
         # Sums of slices rather than a convolution, which would round to TF32 and tune itself to every image's shape.
         a, b, c, d, e = (padded.narrow(axis, k, length)[:: 2 - axis, :: 1 + axis] for k in range(5))
         image = (a + e + 4 * (b + d) + 6 * c) / 16

@@ -35,9 +35,8 @@ class PairSampler:
     ) -> None:
         usable = [pair for pair in pairs if len(pair.correspondences) >= options.per_pair]
         if len(usable) < options.pairs:
-            raise ValueError(
-                f"{len(usable)} image pairs have {options.per_pair} or more correspondences; a batch needs {options.pairs}"
-            )
+            enough = f"{options.per_pair} or more correspondences"
+            raise ValueError(f"{len(usable)} image pairs have {enough}, but a batch needs {options.pairs}")
         self.pattern, self.options = pattern, options
         images = [torch.from_numpy(view) / 255 for pair in usable for view in (pair.first, pair.second)]
         self._pyramids = TorchPyramids(images, device, dtype)

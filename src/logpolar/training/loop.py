@@ -48,7 +48,8 @@ def train(
     torch.manual_seed(options.seed)
     torch.backends.cudnn.benchmark = True  # every batch has the same shape
     generator = torch.Generator(device).manual_seed(options.seed)
-    network = DescriptorNetwork(network_options).to(device, memory_format=torch.channels_last).train()
+    network: DescriptorNetwork = DescriptorNetwork(network_options).to(device).train()
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimizer = torch.optim.SGD(
         network.parameters(),
         lr=options.learning_rate,
@@ -62,7 +63,8 @@ def train(
         patches = torch.cat(sampler.draw(generator))
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             descriptors = network(patches)
-        loss = hardest_triplet_loss(*descriptors.float().chunk(2), options.margin)
+        anchors, positives = descriptors.float().chunk(2)
+        loss = hardest_triplet_loss(anchors, positives, options.margin)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
@@ -75,4 +77,5 @@ def train(
                 raise FloatingPointError(f"the loss is not a number after {step} steps")
             total.zero_()
             since = time.perf_counter()
-    return network.eval()
+    network.eval()
+    return network

@@ -1,4 +1,4 @@
-"""Training on a folder of single photos: homography pairs made once, patches sampled in line, a model file at the end."""
+"""Training on single photos: homography pairs made once, patches sampled in line, a model file at the end."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def torch_describer(network: DescriptorNetwork, pattern: Pattern, device: torch.
         padded = torch.cat([table, table[:1].expand(-count % _CHUNK, -1)])
         parts = []
         with torch.inference_mode():
-            for part in padded.split(_CHUNK):
+            for part in padded.reshape(-1, _CHUNK, padded.shape[1]):
                 image = torch.zeros(len(part), dtype=torch.int64, device=device)
                 parts.append(network(pyramids.sample(image, part[:, :2], part[:, 2], part[:, 3], pattern)))
         return np.asarray(torch.cat(parts)[:count].cpu().numpy(), np.float32)
