@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +66,7 @@ class Extractor:
     def settings(self) -> dict[str, Any]:
         """What decides how features come out. Files of features keep it, and refuse to mix different settings."""
         detector = self.detector
-        named: dict[str, Any] = {}
-        if is_dataclass(detector) and not isinstance(detector, type):
-            named = asdict(detector)
+        named = {each.name: getattr(detector, each.name) for each in fields(detector)} if is_dataclass(detector) else {}
         return {
             "model": self.model.name,
             "model_hash": self.model.digest,

@@ -113,6 +113,8 @@ class Keypoints:
 
     def resized(self, factor_x: float, factor_y: float) -> Keypoints:
         """The same keypoints after the image is resized by these factors: (x + 0.5) * factor - 0.5."""
+        if factor_x == factor_y == 1:
+            return self  # to the bit: adding and subtracting a half would round
         factor = np.array([factor_x, factor_y], np.float32)
         return Keypoints(
             (self.xy + np.float32(0.5)) * factor - np.float32(0.5),
@@ -185,4 +187,4 @@ def normalize_degrees(angle: FloatArray) -> FloatArray:
     """Angles in [0, 360)."""
     turned = np.remainder(angle, np.float32(360))
     # A tiny negative angle rounds up to exactly 360 in float32.
-    return np.where(turned == 360, np.float32(0), turned).astype(np.float32)
+    return np.asarray(np.where(turned == 360, np.float32(0), turned), np.float32)

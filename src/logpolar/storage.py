@@ -19,7 +19,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeAlias
@@ -150,26 +150,30 @@ class FeatureWriter:
             return set(file.names())
 
     def _add(self, write: Write) -> None:
-        if not self._spare.exists():
-            self._behind = []
-            if self.path.exists():
-                shutil.copyfile(self.path, self._spare)
         try:
-            with h5py.File(self._spare, "a") as file:
-                if "format" not in file.attrs:
-                    file.attrs.update(format=_FORMAT, version=_VERSION, settings=json.dumps(self.settings))
+            with self._open_spare() as file:
                 for each in (*self._behind, write):
                     each(file)
-        except BlockingIOError:
-            # Somebody still reads what was the file a moment ago: leave it to them and start from a copy.
-            self._spare.unlink()
-            self._add(write)
-            return
+            _flush(self._spare)
+            self._swap()
         except OSError as error:
             raise StorageError(f"{self.path}: cannot be written ({error})") from error
-        _flush(self._spare)
-        self._swap()
         self._behind = [write]
+
+    def _open_spare(self) -> Any:
+        if self._spare.exists():
+            try:
+                return h5py.File(self._spare, "a")
+            except OSError:
+                # Somebody still reads what was the file a moment ago: leave it to them and start from a copy.
+                self._spare.unlink()
+        self._behind = []
+        if self.path.exists():
+            shutil.copyfile(self.path, self._spare)
+            return h5py.File(self._spare, "a")
+        file = h5py.File(self._spare, "w")
+        file.attrs.update(format=_FORMAT, version=_VERSION, settings=json.dumps(self.settings))
+        return file
 
     def _swap(self) -> None:
         """Put the spare copy in the file's place and, where the file system has hard links, keep the former file."""
@@ -261,10 +265,3 @@ def _flush(path: Path) -> None:
     """Hand the file's content to the disk before the rename that makes it count."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
-
-
-def iterate(path: str | Path) -> Iterator[tuple[str, Features]]:
-    """All images of a feature file with their features."""
-    with FeatureFile(path) as file:
-        for name in file.names():
-            yield name, file.read(name)

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import cv2
+import numpy as np
+import pytest
+from sampling.test_lookups import turn_image, turned_keypoints
+
+from logpolar.detection import FeatureDetector, SiftDetector
+from logpolar.errors import KeypointError, ModelError
+from logpolar.extraction import Extractor
+from logpolar.keypoints import Keypoints
+from logpolar.sampling import sample_patches
+
+
+@pytest.fixture(scope="module")
+def extractor() -> Extractor:
+    return Extractor("logpolar-96", SiftDetector(max_keypoints=200))
+
+
+def cosine(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    return (first * second).sum(axis=1)
+
+
+def test_features_of_a_file_and_of_its_array_are_the_same(extractor, photo, tmp_path):
+    cv2.imwrite(str(tmp_path / "photo.png"), photo)
+    by_path, by_array = extractor.extract(tmp_path / "photo.png"), extractor.extract(photo)
+    np.testing.assert_array_equal(by_path.descriptors, by_array.descriptors)
+    assert by_path.image_size == (512, 512)
+    assert len(by_path) == 200
+    assert by_path.descriptors.shape == (200, 128)
+    np.testing.assert_allclose(np.linalg.norm(by_path.descriptors, axis=1), 1, atol=1e-5)
+
+
+def test_descriptors_are_the_networks_of_the_models_own_patches(extractor, gray):
+    features = extractor.extract(gray)
+    patches = sample_patches(gray, features.keypoints, extractor.model.sampling)
+    np.testing.assert_allclose(features.descriptors, extractor._runtime.describe(patches), atol=1e-6)
+
+
+def test_keypoints_come_back_in_pixels_of_the_original(photo):
+    large = cv2.resize(photo, (1536, 1536), interpolation=cv2.INTER_CUBIC)
+    small, reduced = Extractor(max_size=512).extract(photo), Extractor(max_size=512).extract(large)
+    assert reduced.image_size == (1536, 1536)
+    expected = small.keypoints.resized(3, 3)
+    distance = np.linalg.norm(expected.xy[:, None] - reduced.keypoints.xy[None], axis=2)
+    assert np.median(distance.min(axis=1)) < 0.5
+    assert reduced.keypoints.xy.max() > 1400
+
+
+def test_given_keypoints_are_described_in_their_order(extractor, gray):
+    found = extractor.extract(gray)
+    order = np.random.default_rng(0).permutation(len(found))
+    again = extractor.extract(gray, found.keypoints[order])
+    np.testing.assert_array_equal(again.descriptors, found.descriptors[order])
+    np.testing.assert_array_equal(again.keypoints.xy, found.keypoints.xy[order])
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 1024, 1025])
+def test_any_number_of_keypoints(extractor, gray, count):
+    random = np.random.default_rng(0)
+    keypoints = Keypoints.from_points(random.uniform(0, 511, (count, 2)), random.uniform(2, 9, count))
+    features = extractor.extract(gray, keypoints)
+    assert features.descriptors.shape == (count, 128)
+    np.testing.assert_allclose(np.linalg.norm(features.descriptors, axis=1), 1, atol=1e-5)
+    if count:
+        last = extractor.extract(gray, keypoints[count - 1 :])
+        np.testing.assert_allclose(last.descriptors[0], features.descriptors[-1], atol=1e-6)
+
+
+@pytest.mark.parametrize("degrees", [10, 50, 90, 130, 170, 180, 270])
+def test_descriptors_stay_when_the_image_turns(extractor, gray, degrees):
+    keypoints = SiftDetector(max_keypoints=300)(gray)
+    if degrees % 90 == 0:
+        turned = np.ascontiguousarray(np.rot90(gray, -degrees // 90))
+        _, affine = turn_image(gray, degrees)
+    else:
+        # Only what both images show: a support that reaches past the edge sees another picture when turned.
+        keypoints = keypoints[np.linalg.norm(keypoints.xy - 255.5, axis=1) + 48 * keypoints.size < 256]
+        turned, affine = turn_image(gray, degrees)
+    assert len(keypoints) >= 20
+    before = extractor.extract(gray, keypoints).descriptors
+    after = extractor.extract(turned, turned_keypoints(keypoints, affine, degrees)).descriptors
+    assert cosine(before, after).mean() >= 0.95
+
+
+def test_outside_keypoints_are_described(extractor, gray):
+    features = extractor.extract(gray, Keypoints.from_points([[-50, 600], [1e5, 3]]))
+    assert np.isfinite(features.descriptors).all()
+
+
+@pytest.mark.parametrize("size", [0, -3, np.nan])
+def test_impossible_keypoints_are_refused(extractor, gray, size):
+    with pytest.raises(KeypointError, match="size"):
+        extractor.extract(gray, Keypoints.from_points([[5, 5]], size=size))
+
+
+@pytest.mark.parametrize("image", [np.zeros((1, 1), np.uint8), np.full((300, 200, 3), 90, np.uint8)])
+def test_images_without_keypoints_have_empty_features(extractor, image):
+    features = extractor.extract(image)
+    assert len(features) == 0
+    assert features.descriptors.shape == (0, 128)
+    assert features.image_size == image.shape[1::-1]
+
+
+def test_a_tiny_image_can_be_described(extractor):
+    features = extractor.extract(np.full((1, 1), 7, np.uint8), Keypoints.from_points([[0, 0]]))
+    assert np.isfinite(features.descriptors).all()
+
+
+def test_unknown_model():
+    with pytest.raises(ModelError, match=r"no model 'nonesuch'.*logpolar-96"):
+        Extractor("nonesuch")
+
+
+def test_settings_tell_extractors_apart():
+    sift, orb = Extractor().settings, Extractor(detector=FeatureDetector(cv2.ORB.create())).settings
+    assert sift != orb
+    assert sift != Extractor("cartesian-12").settings
+    assert sift != Extractor(max_size=800).settings
+    assert sift == Extractor(threads=1).settings
+    assert len(sift["model_hash"]) == 64

@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from logpolar import storage
+from logpolar.errors import StorageError
+from logpolar.extraction import Features
+from logpolar.keypoints import Keypoints
+from logpolar.matching import Matches
+from logpolar.storage import FeatureFile, FeatureWriter
+
+SETTINGS = {"model": "logpolar-96", "model_hash": "abc", "max_size": 1600}
+
+
+def some_features(count: int = 5, seed: int = 0) -> Features:
+    random = np.random.default_rng(seed)
+    keypoints = Keypoints.from_points(
+        random.uniform(0, 4000, (count, 2)),
+        random.uniform(1, 9, count),
+        random.uniform(0, 360, count),
+        random.random(count),
+    )
+    return Features(keypoints, random.normal(size=(count, 128)).astype(np.float32), (4000, 3000))
+
+
+def assert_same(first: Features, second: Features) -> None:
+    for name in ("xy", "size", "angle", "response"):
+        np.testing.assert_array_equal(getattr(first.keypoints, name), getattr(second.keypoints, name))
+    np.testing.assert_array_equal(first.descriptors, second.descriptors)
+    assert first.image_size == second.image_size
+
+
+def write(path: Path, names: list[str], settings=SETTINGS) -> None:
+    with FeatureWriter(path, settings) as writer:
+        for seed, name in enumerate(names):
+            writer.add(name, some_features(seed=seed))
+
+
+@pytest.mark.parametrize("count", [0, 1, 300])
+def test_round_trip_is_exact(tmp_path, count):
+    features = some_features(count)
+    with FeatureWriter(tmp_path / "f.h5", SETTINGS) as writer:
+        writer.add("folder/a.jpg", features)
+    with FeatureFile(tmp_path / "f.h5") as file:
+        assert file.names() == ["folder/a.jpg"]
+        assert file.settings == SETTINGS
+        assert_same(file.read("folder/a.jpg"), features)
+
+
+def test_nothing_but_the_file_is_left_behind(tmp_path):
+    write(tmp_path / "f.h5", ["a.jpg", "b.jpg", "c.jpg"])
+    assert [path.name for path in tmp_path.iterdir()] == ["f.h5"]
+
+
+def test_layout_that_hloc_reads(tmp_path):
+    """Keys, shapes and types as hloc's own readers use them: fd[name]['descriptors'] (D, N), image_size (w, h), ..."""
+    write(tmp_path / "f.h5", ["db/1.jpg"])
+    with h5py.File(tmp_path / "f.h5", "r") as file:
+        group = file["db/1.jpg"]
+        assert group["keypoints"].shape == (5, 2)
+        assert group["keypoints"].dtype == np.float32
+        assert "uncertainty" in group["keypoints"].attrs
+        assert group["descriptors"].shape == (128, 5)
+        assert group["scores"].shape == (5,)
+        assert group["image_size"][()].tolist() == [4000, 3000]
+        assert group["sizes"].shape == group["angles"].shape == (5,)
+        assert json.loads(file.attrs["settings"])["model_hash"] == "abc"
+
+
+def test_matches_as_hloc_reads_them(tmp_path):
+    matches = Matches(np.array([[0, 40000], [3, 2]], np.int32), np.array([0.5, 1.2], np.float32))
+    with FeatureWriter(tmp_path / "f.h5", SETTINGS) as writer:
+        writer.add("a/1.jpg", some_features())
+        writer.add_matches("a/1.jpg", "b/2.jpg", 5, matches)
+    with h5py.File(tmp_path / "f.h5", "r") as file:
+        pair = file["a-1.jpg"]["b-2.jpg"]
+        assert pair["matches0"][()].tolist() == [40000, -1, -1, 2, -1]  # beyond hloc's own int16
+        assert pair["matches0"].dtype == np.int32
+        assert pair["matching_scores0"][1] == 0
+    with FeatureFile(tmp_path / "f.h5") as file:
+        back = file.read_matches("a/1.jpg", "b/2.jpg")
+        assert back.indices.tolist() == matches.indices.tolist()
+        np.testing.assert_allclose(back.distances, matches.distances, atol=1e-6)
+        assert file.names() == ["a/1.jpg"]
+        with pytest.raises(StorageError, match="no matches"):
+            file.read_matches("b/2.jpg", "a/1.jpg")
+
+
+def test_features_and_matches_of_one_pair_share_a_file(tmp_path):
+    with FeatureWriter(tmp_path / "f.h5", SETTINGS) as writer:
+        writer.add("a.jpg", some_features())
+        writer.add("b.jpg", some_features(seed=1))
+        writer.add_matches("a.jpg", "b.jpg", 5, Matches(np.array([[1, 2]], np.int32), np.array([0.1], np.float32)))
+    with FeatureFile(tmp_path / "f.h5") as file:
+        assert file.names() == ["a.jpg", "b.jpg"]
+        assert file.read_matches("a.jpg", "b.jpg").indices.tolist() == [[1, 2]]
+
+
+def test_a_second_run_continues(tmp_path):
+    write(tmp_path / "f.h5", ["a.jpg", "b.jpg"])
+    with FeatureWriter(tmp_path / "f.h5", SETTINGS) as writer:
+        assert writer.finished == {"a.jpg", "b.jpg"}
+        writer.add("c.jpg", some_features(seed=2))
+    with FeatureFile(tmp_path / "f.h5") as file:
+        assert file.names() == ["a.jpg", "b.jpg", "c.jpg"]
+        assert_same(file.read("b.jpg"), some_features(seed=1))
+
+
+def test_an_image_added_twice_is_replaced(tmp_path):
+    write(tmp_path / "f.h5", ["a.jpg"])
+    with FeatureWriter(tmp_path / "f.h5", SETTINGS) as writer:
+        writer.add("a.jpg", some_features(9, seed=5))
+    with FeatureFile(tmp_path / "f.h5") as file:
+        assert_same(file.read("a.jpg"), some_features(9, seed=5))
+
+
+def test_overwrite_starts_anew(tmp_path):
+    write(tmp_path / "f.h5", ["a.jpg"])
+    with FeatureWriter(tmp_path / "f.h5", {"model": "other"}, overwrite=True) as writer:
+        assert writer.finished == set()
+    with FeatureFile(tmp_path / "f.h5") as file:
+        assert file.names() == []
+
+
+class Killed(BaseException):
+    """Stands for the process being killed: nothing after it runs, no clean-up either."""
+
+
+STEPS = ["shutil.copyfile", "h5py.File", "_flush", "hardlink_to", "replace", "second replace", "during the HDF5 write"]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_killed_at_any_step_the_file_is_whole_and_complete(tmp_path, monkeypatch, step):
+    """Two images are in the file; the process dies at one step of adding the third."""
+    path = tmp_path / "f.h5"
+    write(path, ["a.jpg", "b.jpg"])
+    writer = FeatureWriter(path, SETTINGS).__enter__()
+    if step != "shutil.copyfile":  # a writer in full swing, with its spare copy one image behind
+        writer.add("b2.jpg", some_features(seed=7))
+    calls = 0
+
+    def die(*args, **kwargs):
+        raise Killed
+
+    def die_at_second(self, target):
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise Killed
+        return os.replace(self, target)
+
+    with monkeypatch.context() as patch:
+        if step == "shutil.copyfile":
+            patch.setattr(storage.shutil, "copyfile", die)
+        elif step == "h5py.File":
+            patch.setattr(storage.h5py, "File", die)
+        elif step == "_flush":
+            patch.setattr(storage, "_flush", die)
+        elif step in ("hardlink_to", "replace"):
+            patch.setattr(Path, step, die)
+        elif step == "second replace":
+            patch.setattr(Path, "replace", die_at_second)
+        else:
+            patch.setattr(storage, "_write_features", lambda file, *rest: (file.create_group("half"), die()))
+        with pytest.raises(Killed):
+            writer.add("c.jpg", some_features(seed=2))
+    writer._lock._file.close()  # what the system does for a dead process
+
+    before = {"a.jpg", "b.jpg"} if step == "shutil.copyfile" else {"a.jpg", "b.jpg", "b2.jpg"}
+    with h5py.File(path, "r") as file:
+        assert set(file) - {"c.jpg"} == before
+    with FeatureWriter(path, SETTINGS) as again:
+        assert again.finished >= before
+        again.add("c.jpg", some_features(seed=2))
+    with FeatureFile(path) as file:
+        assert set(file.names()) == before | {"c.jpg"}
+        assert_same(file.read("c.jpg"), some_features(seed=2))
+    assert [each.name for each in tmp_path.iterdir()] == ["f.h5"]
+
+
+def test_without_hard_links_it_copies(tmp_path, monkeypatch):
+    def no_links(self, target):
+        raise OSError("not supported")
+
+    monkeypatch.setattr(Path, "hardlink_to", no_links)
+    write(tmp_path / "f.h5", ["a.jpg", "b.jpg", "c.jpg"])
+    with FeatureFile(tmp_path / "f.h5") as file:
+        assert file.names() == ["a.jpg", "b.jpg", "c.jpg"]
+
+
+def test_a_reader_does_not_stop_the_writer(tmp_path):
+    write(tmp_path / "f.h5", ["a.jpg"])
+    with FeatureWriter(tmp_path / "f.h5", SETTINGS) as writer, FeatureFile(tmp_path / "f.h5") as reader:
+        for seed in range(3):
+            writer.add(f"{seed}.jpg", some_features(seed=seed))
+        assert reader.names() == ["a.jpg"]
+    with FeatureFile(tmp_path / "f.h5") as file:
+        assert len(file.names()) == 4
+
+
+def test_two_writers_at_once_are_refused(tmp_path):
+    with (
+        FeatureWriter(tmp_path / "f.h5", SETTINGS),
+        pytest.raises(StorageError, match="another process"),
+    ):
+        FeatureWriter(tmp_path / "f.h5", SETTINGS)
+
+
+class TestRefused:
+    def test_other_settings(self, tmp_path):
+        write(tmp_path / "f.h5", ["a.jpg"])
+        for key in SETTINGS:
+            with pytest.raises(StorageError, match=f"made with {key} ="):
+                FeatureWriter(tmp_path / "f.h5", {**SETTINGS, key: "different"})
+        write(tmp_path / "f.h5", ["b.jpg"])  # and the refusal left no lock behind
+
+    def test_text(self, tmp_path):
+        (tmp_path / "f.h5").write_text("hello")
+        with pytest.raises(StorageError, match="not an HDF5 file"):
+            FeatureWriter(tmp_path / "f.h5", SETTINGS)
+        assert (tmp_path / "f.h5").read_text() == "hello"
+
+    def test_truncated(self, tmp_path):
+        write(tmp_path / "f.h5", ["a.jpg"])
+        data = (tmp_path / "f.h5").read_bytes()
+        (tmp_path / "f.h5").write_bytes(data[: len(data) // 2])
+        with pytest.raises(StorageError, match="damaged"):
+            FeatureFile(tmp_path / "f.h5")
+
+    def test_somebody_elses_hdf5(self, tmp_path):
+        with h5py.File(tmp_path / "f.h5", "w") as file:
+            file["x"] = 1
+        with pytest.raises(StorageError, match="not a logpolar feature file"):
+            FeatureWriter(tmp_path / "f.h5", SETTINGS)
+
+    def test_later_version(self, tmp_path):
+        write(tmp_path / "f.h5", [])
+        with h5py.File(tmp_path / "f.h5", "a") as file:
+            file.attrs["version"] = 99
+        with pytest.raises(StorageError, match="version 99"):
+            FeatureFile(tmp_path / "f.h5")
+
+    def test_missing_folder(self, tmp_path):
+        with pytest.raises(StorageError, match="does not exist"):
+            FeatureWriter(tmp_path / "nowhere" / "f.h5", SETTINGS)
+
+    def test_a_folder(self, tmp_path):
+        with pytest.raises(StorageError, match="is a folder"):
+            FeatureWriter(tmp_path, SETTINGS)
+
+    def test_missing_file_and_image(self, tmp_path):
+        with pytest.raises(StorageError, match="no such file"):
+            FeatureFile(tmp_path / "f.h5")
+        write(tmp_path / "f.h5", ["a.jpg"])
+        with FeatureFile(tmp_path / "f.h5") as file, pytest.raises(StorageError, match=r"no image 'b\.jpg'"):
+            file.read("b.jpg")
