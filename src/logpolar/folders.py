@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -74,21 +75,21 @@ def _results(
         return
     threads = max((os.cpu_count() or 1) // jobs, 1)
     context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(jobs, context, _start_worker, (open_extractor, threads))
+    queue, running = iter(images.items()), dict[Future[Features | str], str]()
     try:
-        with ProcessPoolExecutor(jobs, context, _start_worker, (open_extractor, threads)) as pool:
-            queue, running = iter(images.items()), dict[Future[Features | str], str]()
-            while True:
-                # A short queue: finished features wait in memory only as long as the file is being written.
-                for name, path in queue:
-                    running[pool.submit(_work, path)] = name
-                    if len(running) == 2 * jobs:
-                        break
-                if not running:
-                    return
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    yield running.pop(future), future.result()
+        while True:
+            # A short queue: finished features wait in memory only as long as the file is being written.
+            while len(running) < 2 * jobs and (following := next(queue, None)):
+                running[pool.submit(_work, following[1])] = following[0]
+            if not running:
+                return
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                yield running.pop(future), future.result()
     except BrokenProcessPool as error:
         raise LogpolarError("a worker process was killed, perhaps for want of memory; use fewer jobs") from error
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _extract(extractor: Extractor, path: Path) -> Features | str:
@@ -103,6 +104,7 @@ _worker_extractor: Extractor
 
 def _start_worker(open_extractor: OpenExtractor, threads: int) -> None:
     global _worker_extractor
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to deal with
     threading.Thread(target=_die_with_parent, daemon=True).start()
     cv2.setNumThreads(threads)
     _worker_extractor = open_extractor(threads=threads)

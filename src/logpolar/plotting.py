@@ -18,10 +18,10 @@ except ImportError as error:
     raise MissingExtraError("this figure", "viz") from error
 
 
-def spread_keypoints(keypoints: Keypoints, count: int, min_gap: float) -> Keypoints:
-    """The strongest keypoints that are at least ``min_gap`` pixels apart."""
+def spread_keypoints(keypoints: Keypoints, count: int, min_gap: float, max_size: float) -> Keypoints:
+    """The strongest keypoints at least ``min_gap`` pixels apart; those above ``max_size`` only if there is no other."""
     kept: list[int] = []
-    for index in np.argsort(-keypoints.response, kind="stable").tolist():
+    for index in np.lexsort((-keypoints.response, keypoints.size > max_size)).tolist():
         gaps = np.linalg.norm(keypoints.xy[kept] - keypoints.xy[index], axis=1)
         if gaps.min(initial=np.inf) >= min_gap:
             kept.append(index)

@@ -61,6 +61,9 @@ class FeatureFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._file.close()
 
     @property
@@ -108,8 +111,9 @@ class FeatureWriter:
         self._lock = _Lock(self.path)
         try:
             self._drop_spare()
-            if overwrite:
-                self.path.unlink(missing_ok=True)
+            if overwrite and self.path.exists():
+                FeatureFile(self.path).close()  # raises for anything but a feature file: that is not ours to delete
+                self.path.unlink()
             self.finished = self._check_existing()
         except (OSError, StorageError):
             self._lock.release()

@@ -29,7 +29,11 @@ def extract(paths: tuple[str, ...], output: Path, jobs: int, overwrite: bool, **
     from logpolar.images import find_images
 
     images = find_images(paths)
-    report = extract_images(images, output, partial(open_extractor, **extraction), jobs, overwrite, progress=True)
+    try:
+        report = extract_images(images, output, partial(open_extractor, **extraction), jobs, overwrite, progress=True)
+    except KeyboardInterrupt:
+        click.echo(f"logpolar: stopped; finished images are in {output}, the same command continues", err=True)
+        sys.exit(130)
     skipped = f", {report.skipped} were there already" if report.skipped else ""
     click.echo(f"{output}: {report.done} images added with {report.keypoints} keypoints{skipped}")
     for reason in report.failed.values():

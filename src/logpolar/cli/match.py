@@ -57,9 +57,9 @@ def match(
     from logpolar.storage import FeatureWriter
 
     if output:
-        picture_path(output)
+        picture_path(output, first, second)
     if h5:
-        output_path(h5)
+        output_path(h5, first, second)
     images = read_image(first), read_image(second)
     extractor = open_extractor(**extraction)
     ours, theirs = extractor.extract(first), extractor.extract(second)

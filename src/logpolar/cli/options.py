@@ -57,8 +57,10 @@ def open_extractor(model: str, max_keypoints: int, max_size: int, runtime: Runti
     return Extractor(model, SiftDetector(max_keypoints), max_size or None, runtime, threads)
 
 
-def output_path(path: Path) -> Path:
-    """Check that a file can be created there, before any work is done for it."""
+def output_path(path: Path, *inputs: Path) -> Path:
+    """Check that a file can be created there, before any work is done for it, and that it is none of the inputs."""
+    if any(path.exists() and each.exists() and path.samefile(each) for each in inputs):
+        raise LogpolarError(f"{path}: would overwrite an input")
     if path.is_dir():
         raise LogpolarError(f"{path}: is a folder, not a file")
     if not path.parent.is_dir():
@@ -71,8 +73,8 @@ def output_path(path: Path) -> Path:
     return path
 
 
-def picture_path(path: Path) -> Path:
+def picture_path(path: Path, *inputs: Path) -> Path:
     """``output_path`` for a picture, whose ending decides its format."""
     if path.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp"):
         raise LogpolarError(f"{path}: pictures are written as .png, .jpg or .webp")
-    return output_path(path)
+    return output_path(path, *inputs)

@@ -56,9 +56,11 @@ def patches(
 
     if output.suffix.lower() not in (".png", ".pdf", ".svg", ".jpg"):
         raise LogpolarError(f"{output}: figures are written as .png, .jpg, .pdf or .svg")
-    output_path(output)
+    output_path(output, image)
     gray = shrink(read_gray(image), max_size or None)
-    keypoints = spread_keypoints(SiftDetector(None)(gray), count, min_gap=max(gray.shape) / 6)
+    # Prefer keypoints whose support is a part of the image: one sees more than with the image a dot in its support.
+    fitting = 0.4 * min(gray.shape) / (log_polar_lambda / 2)
+    keypoints = spread_keypoints(SiftDetector(None)(gray), count, max(gray.shape) / 6, fitting)
     if len(keypoints) == 0:
         raise ImageError(f"{image}: no keypoints found")
     figure = plot_patches(

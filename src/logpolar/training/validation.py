@@ -33,8 +33,9 @@ class Score:
     zoom_2x: int  # correspondences where the second view is at least 2x smaller and scales agree within 1.25x
     rank1_zoom_2x: float
 
-    def to_dict(self) -> dict[str, float]:
-        return {name: round(value, 4) for name, value in asdict(self).items()}
+    def to_dict(self) -> dict[str, float | None]:
+        """Plain values for a card; None, unlike NaN, is JSON."""
+        return {name: None if math.isnan(value) else round(value, 4) for name, value in asdict(self).items()}
 
 
 def score_pairs(pairs: Sequence[ViewPair], describe: Describe) -> Score:

@@ -1,0 +1,48 @@
+"""What all benchmarks share: the machine, the versions, where results go."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from logpolar.images import to_gray
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def save(name: str, result: dict[str, Any]) -> None:
+    packages = ("logpolar", "numpy", "opencv-python-headless", "onnxruntime", "h5py")
+    machine = {
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "versions": {package: metadata.version(package) for package in packages},
+    }
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps({"machine": machine, **result}, indent=2) + "\n")
+    print(json.dumps(result, indent=2))
+    print(f"wrote {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
+
+
+def large_photo(width: int, height: int) -> np.ndarray:
+    """A detailed 8 bit picture of any size: the shipped photo mirrored side by side, with fine noise."""
+    from logpolar.demo import demo_pair
+
+    gray = to_gray(demo_pair().first)
+    tile = np.block([[gray, gray[:, ::-1]], [gray[::-1], gray[::-1, ::-1]]])
+    rows, columns = -(-height // tile.shape[0]), -(-width // tile.shape[1])
+    picture = np.tile(tile, (rows, columns))[:height, :width]
+    noise = np.random.default_rng(0).normal(0, 0.02, picture.shape)
+    return np.rint(np.clip(picture + noise, 0, 1) * 255).astype(np.uint8)
