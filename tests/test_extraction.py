@@ -3,13 +3,13 @@ from __future__ import annotations
 import cv2
 import numpy as np
 import pytest
-from sampling.test_lookups import turn_image, turned_keypoints
 
 from logpolar.detection import FeatureDetector, SiftDetector
 from logpolar.errors import KeypointError, ModelError
 from logpolar.extraction import Extractor
 from logpolar.keypoints import Keypoints
 from logpolar.sampling import sample_patches
+from sampling.test_lookups import turn_image, turned_keypoints
 
 
 @pytest.fixture(scope="module")

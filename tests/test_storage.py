@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import h5py
@@ -112,6 +111,12 @@ def test_a_second_run_continues(tmp_path):
         assert_same(file.read("b.jpg"), some_features(seed=1))
 
 
+def test_a_folder_may_be_called_keypoints(tmp_path):
+    write(tmp_path / "f.h5", ["sub/keypoints/1.jpg"])
+    with FeatureFile(tmp_path / "f.h5") as file:
+        assert file.names() == ["sub/keypoints/1.jpg"]
+
+
 def test_an_image_added_twice_is_replaced(tmp_path):
     write(tmp_path / "f.h5", ["a.jpg"])
     with FeatureWriter(tmp_path / "f.h5", SETTINGS) as writer:
@@ -143,7 +148,7 @@ def test_killed_at_any_step_the_file_is_whole_and_complete(tmp_path, monkeypatch
     writer = FeatureWriter(path, SETTINGS).__enter__()
     if step != "shutil.copyfile":  # a writer in full swing, with its spare copy one image behind
         writer.add("b2.jpg", some_features(seed=7))
-    calls = 0
+    calls, original = 0, Path.replace
 
     def die(*args, **kwargs):
         raise Killed
@@ -153,7 +158,7 @@ def test_killed_at_any_step_the_file_is_whole_and_complete(tmp_path, monkeypatch
         calls += 1
         if calls == 2:
             raise Killed
-        return os.replace(self, target)
+        return original(self, target)
 
     with monkeypatch.context() as patch:
         if step == "shutil.copyfile":
@@ -245,6 +250,25 @@ class TestRefused:
             file.attrs["version"] = 99
         with pytest.raises(StorageError, match="version 99"):
             FeatureFile(tmp_path / "f.h5")
+
+    @pytest.mark.parametrize("header", [{}, {"version": 1}, {"version": 1, "settings": "{"}, {"format": [1, 2]}])
+    def test_odd_headers(self, tmp_path, header):
+        with h5py.File(tmp_path / "f.h5", "w") as file:
+            file.attrs.update({"format": "logpolar-features", **header})
+        with pytest.raises(StorageError, match=r"f\.h5"):
+            FeatureWriter(tmp_path / "f.h5", SETTINGS)
+        assert [path.name for path in tmp_path.iterdir()] == ["f.h5"]
+
+    def test_overwriting_what_is_no_feature_file(self, tmp_path):
+        (tmp_path / "f.h5").write_text("my thesis")
+        with pytest.raises(StorageError, match="not an HDF5 file"):
+            FeatureWriter(tmp_path / "f.h5", SETTINGS, overwrite=True)
+        assert (tmp_path / "f.h5").read_text() == "my thesis"
+
+    def test_only_the_setting_that_differs_is_named(self, tmp_path):
+        write(tmp_path / "f.h5", ["a.jpg"], {**SETTINGS, "detector": {"name": "Sift", "max_keypoints": 5}})
+        with pytest.raises(StorageError, match=r"detector\.max_keypoints = 5, not 6;"):
+            FeatureWriter(tmp_path / "f.h5", {**SETTINGS, "detector": {"name": "Sift", "max_keypoints": 6}})
 
     def test_missing_folder(self, tmp_path):
         with pytest.raises(StorageError, match="does not exist"):

@@ -16,7 +16,7 @@ Picture = NDArray[np.uint8]
 
 _GREEN, _RED, _WHITE = (80, 200, 60), (60, 60, 230), (255, 255, 255)
 _MAX_HEIGHT = 800
-_MAX_LINES = 400
+_MAX_LINES = 150
 
 
 def draw_matches(
@@ -29,7 +29,7 @@ def draw_matches(
 ) -> Picture:
     """Two images side by side with lines between matched points: green where ``good``, thin red where not.
 
-    No more than 400 lines are drawn, an even selection of each colour, so that one can still see the images.
+    No more than 150 lines of each colour are drawn, an even selection, so that one can still see the images.
     """
     left, left_scale = _panel(first)
     right, right_scale = _panel(second)
@@ -64,9 +64,10 @@ def with_caption(picture: Picture, caption: str) -> Picture:
 def write_picture(path: str | Path, picture: Picture) -> None:
     """Write a BGR picture; the ending of the name decides the format."""
     path = Path(path)
-    done, data = cv2.imencode(path.suffix.lower(), picture)
-    if not done:
-        raise ImageError(f"{path}: cannot be encoded")
+    try:
+        _, data = cv2.imencode(path.suffix.lower(), picture)
+    except cv2.error as error:
+        raise ImageError(f"{path}: cannot be encoded in that format") from error
     path.write_bytes(data.tobytes())
 
 

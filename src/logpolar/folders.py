@@ -49,10 +49,15 @@ def extract_images(
     """
     report = FolderReport()
     settings = open_extractor(threads=1).settings
+    # HDF5 names are UTF-8; a file name that is not cannot be stored.
+    unnamed = {name for name in images if name.encode(errors="ignore").decode() != name}
+    report.failed = {name: f"{name!a}: the file's name cannot be written in UTF-8" for name in unnamed}
     with FeatureWriter(output, settings, overwrite) as writer:
-        todo = {name: path for name, path in images.items() if name not in writer.finished}
-        report.skipped = len(images) - len(todo)
-        with tqdm(total=len(images), initial=report.skipped, unit="image", disable=not progress) as bar:
+        todo = {name: path for name, path in images.items() if name not in writer.finished | unnamed}
+        report.skipped = len(images) - len(todo) - len(unnamed)
+        # Without a terminal there is no bar.
+        disable = None if progress else True
+        with tqdm(total=len(images), initial=len(images) - len(todo), unit="image", disable=disable) as bar:
             for name, result in _results(todo, open_extractor, max(min(jobs, len(todo)), 1)):
                 if isinstance(result, Features):
                     writer.add(name, result)
@@ -61,6 +66,8 @@ def extract_images(
                 else:
                     report.failed[name] = result
                 bar.update()
+        if not writer.finished:
+            writer.path.unlink()  # no image could be read: leave nothing rather than an empty file
     return report
 
 

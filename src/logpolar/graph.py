@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import warnings
 
@@ -21,7 +22,6 @@ def export_graph(network: DescriptorNetwork) -> bytes:
     """
     options = network.options
     example = torch.zeros(2, options.rows, options.columns)
-    training = network.training
     exporter_log = logging.getLogger("torch.onnx")
     previous = exporter_log.level
     try:
@@ -29,7 +29,7 @@ def export_graph(network: DescriptorNetwork) -> bytes:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             program = torch.onnx.export(
-                network.cpu().eval(),
+                copy.deepcopy(network).cpu().eval(),
                 (example,),
                 input_names=["patches"],
                 output_names=["descriptors"],
@@ -41,7 +41,6 @@ def export_graph(network: DescriptorNetwork) -> bytes:
             )
     finally:
         exporter_log.setLevel(previous)
-        network.train(training)
     assert program is not None
     graph = program.model_proto
     _strip(graph, set(network.state_dict()))

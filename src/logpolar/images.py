@@ -5,8 +5,10 @@ Pixels are taken as they are stored: an EXIF orientation is not applied, so that
 
 from __future__ import annotations
 
+import contextlib
 import glob
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,17 +52,36 @@ def read_image(path: str | Path) -> Image:
         raise ImageError(f"{path}: {(error.strerror or str(error)).lower()}") from error
     if not data:
         raise ImageError(f"{path}: the file is empty")
-    previous = cv2.utils.logging.getLogLevel()
-    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # What a decoder has to say is in our own error.
     try:
-        image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+        with _silent_decoders():
+            image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
     except cv2.error as error:
         raise ImageError(f"{path}: cannot be decoded ({error.err})") from error
-    finally:
-        cv2.utils.logging.setLogLevel(previous)
     if image is None:
         raise ImageError(f"{path}: not an image, or a damaged one")
     return image
+
+
+@contextlib.contextmanager
+def _silent_decoders() -> Iterator[None]:
+    """Keep OpenCV, libpng and libjpeg from writing to stderr: what they have to say is in our own error."""
+    previous = cv2.utils.logging.getLogLevel()
+    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
+    try:
+        stderr = os.dup(2)
+    except OSError:  # there is no stderr to keep clean
+        stderr = None
+    try:
+        if stderr is not None:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, 2)
+            os.close(nowhere)
+        yield
+    finally:
+        if stderr is not None:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+        cv2.utils.logging.setLogLevel(previous)
 
 
 def read_gray(path: str | Path) -> FloatArray:
@@ -86,8 +107,9 @@ def to_gray(image: Image) -> FloatArray:
         raise ImageError(f"an image has the shape (H, W), (H, W, 3) or (H, W, 4), not {image.shape}")
     if image.size == 0:
         raise ImageError(f"the image has no pixels: shape {image.shape}")
-    if image.dtype == np.float64:
-        image = image.astype(np.float32)
+    if image.dtype in (np.float16, np.float64):
+        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused below
+            image = image.astype(np.float32)
     if image.dtype not in (np.uint8, np.uint16, np.float32, np.bool_):
         raise ImageError(f"images of type {image.dtype} are not supported (8 or 16 bit unsigned, float, bool)")
     if image.dtype == np.bool_:
@@ -96,21 +118,23 @@ def to_gray(image: Image) -> FloatArray:
         bad = int(np.size(image) - np.isfinite(image).sum())
         if bad:
             raise ImageError(f"{bad} of {image.size} values are NaN or infinite; fill them in first")
+    low, high = _value_range(image[:, :, :3] if image.ndim == 3 else image)
     if image.ndim == 3:
         image = cv2.cvtColor(image, cv2.COLOR_BGR2GRAY if image.shape[2] == 3 else cv2.COLOR_BGRA2GRAY)
-    return np.ascontiguousarray(_to_unit_range(image), np.float32)
+    gray = (image - np.float32(low)) * np.float32(1 / (high - low))
+    return np.ascontiguousarray(np.clip(gray, 0, 1), np.float32)
 
 
-def _to_unit_range(gray: Image) -> FloatArray:
-    if gray.dtype == np.uint8:
-        return np.asarray(gray * np.float32(1 / 255), np.float32)
-    if gray.dtype == np.uint16:
-        bits = next(bits for bits in (10, 12, 14, 16) if gray.max() < 2**bits)
-        return np.asarray(gray * np.float32(1 / (2**bits - 1)), np.float32)
-    low, high = float(gray.min()), float(gray.max())
-    if low < 0 or high > 1:
-        gray = (gray - np.float32(low)) / np.float32(high - low if high > low else 1)
-    return np.clip(gray, 0, 1)
+def _value_range(image: Image) -> tuple[float, float]:
+    """The values that stand for black and white, by the rules of ``to_gray``."""
+    if image.dtype == np.uint8:
+        return 0, 255
+    low, high = float(image.min()), float(image.max())
+    if image.dtype == np.uint16:
+        return 0, next(2**bits - 1 for bits in (10, 12, 14, 16) if high < 2**bits)
+    if low >= 0 and high <= 1:
+        return 0, 1
+    return low, high if high > low else low + 1
 
 
 def to_bytes(gray: FloatArray) -> NDArray[np.uint8]:

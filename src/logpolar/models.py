@@ -48,7 +48,8 @@ class NetworkOptions:
     dropout: float = 0.1  # while training, before the last convolution
 
     def __post_init__(self) -> None:
-        if min(self.rows, self.columns) < 4 or self.rows % 4 or self.columns % 4:
+        sides = (self.rows, self.columns)
+        if not all(isinstance(side, int) and side >= 4 and side % 4 == 0 for side in sides):
             raise ValueError(f"rows and columns must be multiples of 4, not {self.rows} x {self.columns}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must lie in [0, 1), not {self.dropout}")
@@ -140,8 +141,9 @@ def save_model(path: str | Path, network: DescriptorNetwork, card: ModelCard) ->
     from logpolar.graph import export_graph
 
     weights = {
-        # The statistics of the batch normalisation are few and may be small: they stay in float32.
-        name: values.detach().cpu().numpy().astype(np.float16 if name.endswith("weight") else np.float32)
+        # The statistics of the batch normalisation are few and may be small: they stay in float32. The memory layout
+        # must be the plain one, which a network trained in channels-last order does not have.
+        name: values.detach().cpu().contiguous().numpy().astype(np.float16 if name.endswith("weight") else np.float32)
         for name, values in network.state_dict().items()
         if not name.endswith("num_batches_tracked")
     }
@@ -158,9 +160,19 @@ def _read(path: Path, source: str) -> Model:
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
+            _check_metadata(metadata, source)
             weights = {name: file.get_tensor(name).astype(np.float32) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, TypeError) as error:
         raise ModelError(f"{source}: not a safetensors file, or a damaged one ({error})") from error
+    try:
+        card = ModelCard.from_json(metadata["card"])
+        graph = base64.b64decode(metadata["graph"], validate=True)
+    except ValueError as error:
+        raise ModelError(f"{source}: damaged model file: {error}") from error
+    return Model(card, weights, graph, hashlib.sha256(path.read_bytes()).hexdigest())
+
+
+def _check_metadata(metadata: dict[str, str], source: str) -> None:
     if metadata.get("format") != _FORMAT:
         raise ModelError(f"{source}: not a logpolar model (its metadata do not say format = {_FORMAT})")
     if metadata.get("version") != _VERSION:
@@ -169,9 +181,3 @@ def _read(path: Path, source: str) -> Model:
     missing = [key for key in ("card", "graph") if key not in metadata]
     if missing:
         raise ModelError(f"{source}: the model file has no {' and no '.join(missing)}")
-    try:
-        card = ModelCard.from_json(metadata["card"])
-        graph = base64.b64decode(metadata["graph"], validate=True)
-    except ValueError as error:
-        raise ModelError(f"{source}: damaged model file: {error}") from error
-    return Model(card, weights, graph, hashlib.sha256(path.read_bytes()).hexdigest())

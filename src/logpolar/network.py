@@ -64,6 +64,8 @@ class _Block(nn.Module):
 
 def normalize_contrast(patches: Tensor) -> Tensor:
     """Each patch less its mean, over its standard deviation (N - 1 in the denominator, as the released code has it)."""
+    # Less one of its own values first: a flat patch is then exactly 0, not the rounding error of its mean.
+    patches = patches - patches[:, :1, :1]
     centred = patches - patches.mean(dim=(1, 2), keepdim=True)
     count = patches.shape[1] * patches.shape[2]
     deviation = (centred.square().sum(dim=(1, 2), keepdim=True) / (count - 1)).sqrt()

@@ -58,6 +58,7 @@ def plot_patches(gray: FloatArray, keypoints: Keypoints, log_polar: LogPolar, ca
         one = keypoints[row : row + 1]
         _plot_samples(axes[row, 0], gray, one, log_polar, colours[row])
         _plot_samples(axes[row, 1], gray, one, cartesian, colours[row])
+        axes[row, 0].set_ylabel(f"keypoint {row + 1}", fontsize=8, color=colours[row])
         for axis, seen in zip(axes[row, 2:], patches, strict=True):
             axis.imshow(seen[row], cmap="gray", vmin=0, vmax=1)
             axis.set_xticks([])
@@ -89,6 +90,7 @@ def _plot_overview(
         corners = cartesian.lambda_ * size / np.sqrt(2) * np.stack([np.cos(phi), np.sin(phi)], axis=1)
         axis.add_patch(Polygon(corners + keypoints.xy[index], fill=False, color=colour, linestyle="--"))
         axis.plot(x, y, ".", color=colour)
+        axis.annotate(str(index + 1), (x, y), color=colour, xytext=(4, 4), textcoords="offset points", weight="bold")
     axis.set_title("support regions (dashed: cartesian)", fontsize=9)
     axis.axis("off")
 
@@ -98,7 +100,7 @@ def _plot_samples(axis: Any, gray: FloatArray, keypoint: Keypoints, pattern: Pat
     x, y = (values.reshape(-1) for values in (points.x, points.y))
     centre, reach = keypoint.xy[0], 1.05 * max(np.ptp(x), np.ptp(y)) / 2
     axis.imshow(to_bytes(gray), cmap="gray")
-    axis.scatter(x, y, s=0.6, color=colour, linewidths=0)
+    axis.scatter(x, y, s=1.2, color=colour, linewidths=0)
     axis.set(xlim=(centre[0] - reach, centre[0] + reach), ylim=(centre[1] + reach, centre[1] - reach))
     axis.set_facecolor("0.85")
     axis.set_xticks([])

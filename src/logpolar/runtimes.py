@@ -49,6 +49,9 @@ class OnnxRuntime(Runtime):
             self._session = onnxruntime.InferenceSession(model.graph, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's own errors share no base class
             raise ModelError(f"model '{model.name}': onnxruntime cannot load its graph ({error})") from error
+        expected = [model.sampling.rows, model.sampling.columns]
+        if list(self._session.get_inputs()[0].shape[1:]) != expected:
+            raise ModelError(f"model '{model.name}': its graph does not take the patches its card describes")
 
     def _run(self, patches: FloatArray) -> FloatArray:
         return np.asarray(self._session.run(None, {"patches": patches})[0], np.float32)

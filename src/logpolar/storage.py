@@ -47,13 +47,11 @@ class FeatureFile:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._file = _open(self.path)
-        if self._file.attrs.get("format") != _FORMAT:
+        try:
+            self.settings = _read_settings(self._file, self.path)
+        except StorageError:
             self._file.close()
-            raise StorageError(f"{path}: exists, but is not a logpolar feature file")
-        if self._file.attrs["version"] != _VERSION:
-            version = self._file.attrs["version"]
-            self._file.close()
-            raise StorageError(f"{path}: feature file version {version}, but this logpolar reads version {_VERSION}")
+            raise
 
     def __enter__(self) -> FeatureFile:
         return self
@@ -66,14 +64,16 @@ class FeatureFile:
     def close(self) -> None:
         self._file.close()
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        return dict(json.loads(self._file.attrs["settings"]))
-
     def names(self) -> list[str]:
         """The images in the file, sorted."""
         found: list[str] = []
-        self._file.visit(lambda name: found.append(name[: -len("/keypoints")]) if name.endswith("/keypoints") else None)
+
+        def visit(name: str, item: Any) -> None:
+            image, _, last = name.rpartition("/")
+            if last == "keypoints" and isinstance(item, h5py.Dataset):
+                found.append(image)
+
+        self._file.visititems(visit)
         return sorted(found)
 
     def read(self, name: str) -> Features:
@@ -115,7 +115,7 @@ class FeatureWriter:
                 FeatureFile(self.path).close()  # raises for anything but a feature file: that is not ours to delete
                 self.path.unlink()
             self.finished = self._check_existing()
-        except (OSError, StorageError):
+        except BaseException:
             self._lock.release()
             raise
 
@@ -144,11 +144,11 @@ class FeatureWriter:
         if not self.path.exists():
             return set()
         with FeatureFile(self.path) as file:
-            for key in sorted({*file.settings, *self.settings}):
-                before, now = file.settings.get(key), self.settings.get(key)
-                if before != now:
+            before, now = _flat(file.settings), _flat(self.settings)
+            for key in before | now:
+                if before.get(key) != now.get(key):
                     raise StorageError(
-                        f"{self.path}: was made with {key} = {_short(before)}, not {_short(now)}; "
+                        f"{self.path}: was made with {key} = {before.get(key)}, not {now.get(key)}; "
                         "choose another output or overwrite it"
                     )
             return set(file.names())
@@ -202,7 +202,8 @@ class _Lock:
         if path.is_dir():
             raise StorageError(f"{path}: is a folder, not a file")
         if not path.parent.is_dir():
-            raise StorageError(f"{path}: the folder {path.parent} does not exist")
+            state = "is not a folder" if path.parent.exists() else "does not exist"
+            raise StorageError(f"{path}: the folder {path.parent} {state}")
         try:
             self._file = self._path.open("w")
         except OSError as error:
@@ -211,6 +212,8 @@ class _Lock:
             import fcntl
 
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.path.samestat(os.fstat(self._file.fileno()), self._path.stat()):
+                raise OSError("the lock was released and taken again in between")
         except ImportError:  # Windows has no flock; it refuses to replace an open file instead
             pass
         except OSError as error:
@@ -228,7 +231,20 @@ def _open(path: Path) -> Any:
     except FileNotFoundError as error:
         raise StorageError(f"{path}: no such file") from error
     except OSError as error:
-        raise StorageError(f"{path}: not an HDF5 file, or a damaged one") from error
+        raise StorageError(f"{path}: not an HDF5 file, or a damaged one; delete it or choose another") from error
+
+
+def _read_settings(file: Any, path: Path) -> dict[str, Any]:
+    """The settings in a feature file's header; refuses any other file."""
+    kind, version, settings = (file.attrs.get(key) for key in ("format", "version", "settings"))
+    if not isinstance(kind, str) or kind != _FORMAT:
+        raise StorageError(f"{path}: exists, but is not a logpolar feature file")
+    if version != _VERSION:
+        raise StorageError(f"{path}: feature file version {version}, but this logpolar reads version {_VERSION}")
+    try:
+        return dict(json.loads(settings))
+    except (TypeError, ValueError) as error:
+        raise StorageError(f"{path}: the header of this feature file is damaged") from error
 
 
 def _write_features(file: Any, name: str, features: Features) -> None:
@@ -260,9 +276,12 @@ def _pair_name(first: str, second: str) -> str:
     return f"{first.replace('/', '-')}/{second.replace('/', '-')}"
 
 
-def _short(value: object) -> str:
-    text = "nothing" if value is None else str(value)
-    return text if len(text) <= 80 else f"{text[:80]}..."
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings with dotted names."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        flat.update(_flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value})
+    return flat
 
 
 def _flush(path: Path) -> None:

@@ -28,11 +28,17 @@ class _Commands(click.Group):
         except (LogpolarError, OSError) as error:
             if isinstance(error, BrokenPipeError):
                 raise
-            click.echo(f"logpolar: error: {error}", err=True)
+            click.echo(f"logpolar: error: {_in_words(error)}", err=True)
             sys.exit(2)
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+def _in_words(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename or 'writing'}: {error.strerror.lower()}"
+    return str(error)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__)
 def main() -> None:
     """Local image features with log-polar support regions.

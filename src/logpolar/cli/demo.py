@@ -6,15 +6,33 @@ from pathlib import Path
 
 import click
 
-from logpolar.cli.options import picture_path
+from logpolar.cli.options import Number, picture_path
 
 
-@click.command(epilog="Example: logpolar demo -o demo.png --zoom 4")
-@click.option("--output", "-o", type=click.Path(path_type=Path), default="demo.png", show_default=True, help="Picture.")
+@click.command(
+    short_help="Match a photo with a small, turned view of itself.",
+    epilog="Example: logpolar demo -o demo.png --zoom 4",
+)
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path),
+    default="demo.png",
+    show_default=True,
+    help="Picture to write (.png, .jpg, .webp).",
+)
 @click.option("--model", "-m", default="logpolar-96", show_default=True, help="Shipped model or model file.")
-@click.option("--zoom", type=click.FloatRange(1, 6), default=3.0, show_default=True, help="How much smaller.")
-@click.option("--turn", type=float, default=60.0, show_default=True, help="Rotation in degrees.")
-@click.option("--noise", type=click.FloatRange(0, 50), default=4.0, show_default=True, help="Of 255 gray levels.")
+@click.option(
+    "--zoom", type=Number(1, 6), default=3.0, show_default=True, help="How many times smaller the second view is."
+)
+@click.option("--turn", type=Number(), default=60.0, show_default=True, help="Rotation in degrees.")
+@click.option(
+    "--noise",
+    type=Number(0, 50),
+    default=4.0,
+    show_default=True,
+    help="Standard deviation of the noise, in gray levels of 255.",
+)
 def demo(output: Path, model: str, zoom: float, turn: float, noise: float) -> None:
     """Match a photo with a smaller, turned, tilted and noisy view of itself, and compare with RootSIFT.
 

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from logpolar.cli.options import extraction_options, open_extractor
+from logpolar.errors import ImageError
 
 
 @click.command(epilog="Example: logpolar extract photos/ 'more/*.png' -o features.h5 --jobs 4")
@@ -34,9 +35,13 @@ def extract(paths: tuple[str, ...], output: Path, jobs: int, overwrite: bool, **
     except KeyboardInterrupt:
         click.echo(f"logpolar: stopped; finished images are in {output}, the same command continues", err=True)
         sys.exit(130)
-    skipped = f", {report.skipped} were there already" if report.skipped else ""
-    click.echo(f"{output}: {report.done} images added with {report.keypoints} keypoints{skipped}")
+    if len(report.failed) == 1 == len(images):
+        raise ImageError(next(iter(report.failed.values())))
     for reason in report.failed.values():
         click.echo(f"logpolar: left out: {reason}", err=True)
+    if len(report.failed) == len(images):
+        raise ImageError(f"none of the {len(images)} images could be read")
+    skipped = f", {report.skipped} were there already" if report.skipped else ""
+    click.echo(f"{output}: added {report.done} of {len(images)} images with {report.keypoints} keypoints{skipped}")
     if report.failed:
-        sys.exit(1 if report.done + report.skipped else 2)
+        sys.exit(1)

@@ -7,18 +7,19 @@ from typing import Any
 
 import click
 
-from logpolar.cli.options import extraction_options, open_extractor, output_path, picture_path
+from logpolar.cli.options import Number, extraction_options, open_extractor, output_path, picture_path
+from logpolar.errors import LogpolarError
 
 
 @click.command(epilog="Example: logpolar match a.jpg b.jpg -o matches.png --h5 matches.h5")
 @click.argument("first", type=click.Path(path_type=Path))
 @click.argument("second", type=click.Path(path_type=Path))
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="Picture of the matches (.png, .jpg).")
+@click.option("--output", "-o", type=click.Path(path_type=Path), help="Picture of the matches (.png, .jpg, .webp).")
 @click.option("--h5", type=click.Path(path_type=Path), help="File for features and matches (HDF5, replaced).")
 @extraction_options
 @click.option(
     "--ratio",
-    type=click.FloatRange(0, 1, min_open=True),
+    type=Number(0, 1, min_open=True),
     default=0.9,
     show_default=True,
     help="Ratio test: best over second best distance; 1 accepts all.",
@@ -32,7 +33,7 @@ from logpolar.cli.options import extraction_options, open_extractor, output_path
 )
 @click.option(
     "--threshold",
-    type=click.FloatRange(0, min_open=True),
+    type=Number(0, min_open=True),
     default=3.0,
     show_default=True,
     help="Largest error of an inlier in pixels.",
@@ -54,12 +55,16 @@ def match(
     from logpolar.geometry import Geometry, estimate_fundamental, estimate_homography
     from logpolar.images import read_image
     from logpolar.matching import MatchingOptions, match_descriptors
-    from logpolar.storage import FeatureWriter
+    from logpolar.storage import FeatureFile, FeatureWriter
 
     if output:
         picture_path(output, first, second)
     if h5:
         output_path(h5, first, second)
+        if h5 == output:
+            raise LogpolarError(f"{h5}: the picture and the HDF5 file need names of their own")
+        if h5.exists():
+            FeatureFile(h5).close()  # refuses to replace anything else
     images = read_image(first), read_image(second)
     extractor = open_extractor(**extraction)
     ours, theirs = extractor.extract(first), extractor.extract(second)
@@ -85,7 +90,8 @@ def match(
             writer.add_matches(*names, len(ours), matches)
         click.echo(f"wrote {h5}")
     if output:
-        write_picture(output, draw_matches(*images, here, there, verified.inliers))
+        caption = f"{verified.inlier_count} of {len(matches)} matches agree" if geometry != "none" else ""
+        write_picture(output, draw_matches(*images, here, there, verified.inliers, caption))
         click.echo(f"wrote {output}")
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import click
 
 
-@click.command(epilog="Example: logpolar models logpolar-96")
+@click.command(
+    short_help="Show the shipped models and what was measured.", epilog="Example: logpolar models logpolar-96"
+)
 @click.argument("model", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="Print the whole cards as JSON.")
 def models(model: tuple[str, ...], as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,6 +16,34 @@ if TYPE_CHECKING:
     from logpolar.runtimes import RuntimeName
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Number(click.FloatRange):
+    """A number in a range; NaN and infinity, which pass any range, are refused."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return number
+
+
+class InnerRadius(click.ParamType):  # type: ignore[type-arg] # generic in the newest click only
+    """``covariant``, ``paper`` or a number from 0 to 1."""
+
+    name = "covariant|paper|0..1"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | float:
+        return value if value in ("covariant", "paper") else Number(0, 1).convert(value, param, ctx)
+
+
+inner_radius_option = click.option(
+    "--inner-radius",
+    type=InnerRadius(),
+    default=0.5,
+    show_default=True,
+    help="Innermost log-polar radius: tied to the keypoint (covariant), 1 px (paper), or between.",
+)
 
 _EXTRACTION = (
     click.option("--model", "-m", default="logpolar-96", show_default=True, help="Shipped model or model file."),
@@ -64,10 +93,13 @@ def output_path(path: Path, *inputs: Path) -> Path:
     if path.is_dir():
         raise LogpolarError(f"{path}: is a folder, not a file")
     if not path.parent.is_dir():
-        raise LogpolarError(f"{path}: the folder {path.parent} does not exist")
+        state = "is not a folder" if path.parent.exists() else "does not exist"
+        raise LogpolarError(f"{path}: the folder {path.parent} {state}")
     existed = path.exists()
-    with path.open("ab"):
-        pass
+    try:
+        path.open("ab").close()
+    except OSError as error:
+        raise LogpolarError(f"{path}: cannot be written ({(error.strerror or str(error)).lower()})") from error
     if not existed:
         path.unlink()
     return path

@@ -3,38 +3,36 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from logpolar.cli.options import output_path
+from logpolar.cli.options import Number, inner_radius_option, output_path
 
 
-@click.command(epilog="Example: logpolar patches photo.jpg -o patches.png --count 3 --lambda 64")
+@click.command(
+    short_help="Show where the patterns look and what they see.",
+    epilog="Example: logpolar patches photo.jpg -o patches.png --count 3 --lambda 64",
+)
 @click.argument("image", type=click.Path(path_type=Path))
-@click.option("--output", "-o", type=click.Path(path_type=Path), required=True, help="Figure (.png, .pdf, .svg).")
+@click.option("--output", "-o", type=click.Path(path_type=Path), required=True, help="Figure (.png, .jpg, .pdf, .svg).")
 @click.option("--count", type=click.IntRange(1, 10), default=4, show_default=True, help="Keypoints to show.")
 @click.option(
     "--lambda",
     "log_polar_lambda",
-    type=click.FloatRange(0, min_open=True),
+    type=Number(min=1),
     default=96.0,
     show_default=True,
     help="Support of the log-polar pattern in keypoint sizes.",
 )
 @click.option(
     "--cartesian-lambda",
-    type=click.FloatRange(0, min_open=True),
+    type=Number(min=1),
     default=12.0,
     show_default=True,
     help="Support of the cartesian pattern in keypoint sizes.",
 )
-@click.option(
-    "--inner-radius",
-    type=click.Choice(["covariant", "paper"]),
-    default="covariant",
-    show_default=True,
-    help="Innermost log-polar radius: tied to the keypoint, or 1 px.",
-)
+@inner_radius_option
 @click.option("--antialias/--no-antialias", default=True, show_default=True, help="Look up in a Gaussian pyramid.")
 @click.option("--max-size", type=click.IntRange(min=0), default=1600, show_default=True, help="Reduce larger images.")
 def patches(
@@ -43,7 +41,7 @@ def patches(
     count: int,
     log_polar_lambda: float,
     cartesian_lambda: float,
-    inner_radius: str,
+    inner_radius: Any,
     antialias: bool,
     max_size: int,
 ) -> None:
@@ -54,7 +52,7 @@ def patches(
     from logpolar.plotting import plot_patches, spread_keypoints
     from logpolar.sampling import Cartesian, LogPolar
 
-    if output.suffix.lower() not in (".png", ".pdf", ".svg", ".jpg"):
+    if output.suffix.lower() not in (".png", ".jpg", ".jpeg", ".pdf", ".svg"):
         raise LogpolarError(f"{output}: figures are written as .png, .jpg, .pdf or .svg")
     output_path(output, image)
     gray = shrink(read_gray(image), max_size or None)
@@ -66,8 +64,8 @@ def patches(
     figure = plot_patches(
         gray,
         keypoints,
-        LogPolar(log_polar_lambda, inner_radius=inner_radius, antialias=antialias),  # type: ignore[arg-type]
+        LogPolar(log_polar_lambda, inner_radius=inner_radius, antialias=antialias),
         Cartesian(cartesian_lambda, antialias=antialias),
     )
     figure.savefig(output, dpi=130)
-    click.echo(f"wrote {output}: {len(keypoints)} keypoints")
+    click.echo(f"wrote {output}, {len(keypoints)} of the keypoints")

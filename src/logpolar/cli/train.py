@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from logpolar.cli.options import output_path
+from logpolar.cli.options import Number, inner_radius_option, output_path
 
 
-@click.command(epilog="Example: logpolar train photos/ -o my-model.safetensors --device cuda --steps 12000")
+@click.command(
+    short_help="Train a model on photos of your own.",
+    epilog="Example: logpolar train photos/ -o my-model.safetensors --device cuda --steps 12000",
+)
 @click.argument("photos", nargs=-1, required=True, metavar="PHOTOS...")
 @click.option("--output", "-o", type=click.Path(path_type=Path), required=True, help="Model file (.safetensors).")
 @click.option("--pattern", type=click.Choice(["log-polar", "cartesian"]), default="log-polar", show_default=True)
-@click.option("--lambda", "lambda_", type=click.FloatRange(0, min_open=True), help="Default: 96, cartesian 12.")
-@click.option(
-    "--inner-radius",
-    type=click.FloatRange(0, 1),
-    default=0.5,
-    show_default=True,
-    help="Log-polar: 0 ties the innermost radius to the keypoint, 1 to the pixel (paper).",
-)
+@click.option("--lambda", "lambda_", type=Number(0, min_open=True), help="Default: 96, cartesian 12.")
+@inner_radius_option
 @click.option("--circular/--no-circular", default=None, help="Default: circular for log-polar only.")
 @click.option("--antialias/--no-antialias", default=True, show_default=True)
 @click.option("--views", type=click.IntRange(min=1), default=5, show_default=True, help="Pairs made of each photo.")
 @click.option("--steps", type=click.IntRange(min=1), default=11000, show_default=True)
-@click.option("--scale-jitter", type=click.FloatRange(min=0), default=0.4, show_default=True, help="Of ln(size).")
+@click.option("--scale-jitter", type=Number(min=0), default=0.4, show_default=True, help="Of ln(size).")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, ...")
 @click.option("--jobs", "-j", type=click.IntRange(min=1), default=2, show_default=True, help="Processes making pairs.")
@@ -35,7 +33,7 @@ def train(
     output: Path,
     pattern: str,
     lambda_: float | None,
-    inner_radius: float,
+    inner_radius: Any,
     circular: bool | None,
     antialias: bool,
     views: int,

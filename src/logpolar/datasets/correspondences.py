@@ -64,7 +64,7 @@ def find_correspondences(
     agree = np.abs(residual) <= rules.max_angle
     here, there, residual = here[agree], there[agree], residual[agree]
     distance = np.linalg.norm(warped[here] - second.xy[there], axis=1)
-    mutual = _is_nearest(here, distance) & _is_nearest(there, distance)
+    mutual = _is_nearest(here, distance, np.abs(residual)) & _is_nearest(there, distance, np.abs(residual))
     here, there, residual = here[mutual], there[mutual], residual[mutual]
 
     ratio = np.log(second.size[there] / size[here])
@@ -99,9 +99,11 @@ def _close_pairs(first: FloatArray, second: FloatArray, radius: float) -> tuple[
     return here, there
 
 
-def _is_nearest(owner: NDArray[np.intp], distance: NDArray[np.floating]) -> NDArray[np.bool_]:
-    """Which pairs are the first of the nearest pairs of their owner."""
-    order = np.lexsort((distance, owner))
+def _is_nearest(
+    owner: NDArray[np.intp], distance: NDArray[np.floating], residual: NDArray[np.floating]
+) -> NDArray[np.bool_]:
+    """Which pairs are the nearest of their owner; of equally near ones, as of SIFT's doubles, the best aligned."""
+    order = np.lexsort((residual, distance, owner))
     first_of_owner = np.ones(len(order), np.bool_)
     first_of_owner[1:] = owner[order][1:] != owner[order][:-1]
     result = np.zeros(len(order), np.bool_)

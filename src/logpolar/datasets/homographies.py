@@ -34,7 +34,7 @@ class ViewOptions:
     max_tilt: float = 0.25  # corners move by up to this share of the image's sides
     min_crop: float = 0.6  # the first view shows at least this share of the photo's sides
     max_turn: float = 180.0  # degrees in the plane; half of the pairs turn by at most 20
-    min_side: int = 120  # no view is smaller than this, pixels
+    min_side: int = 120  # pixels; the second view is not made smaller than this
     rules: CorrespondenceRules = field(default_factory=CorrespondenceRules)
     detector: SiftDetector = field(default_factory=lambda: SiftDetector(max_keypoints=3000, contrast_threshold=0.02))
 
@@ -84,7 +84,7 @@ def make_view_pair(photo: Bytes, backdrop: Bytes, options: ViewOptions, random: 
     corner = np.floor(random.random(2) * (np.array([width, height]) - crop + 1)).astype(int)
     low, high = -np.log(options.max_zoom), np.log(options.max_zoom) / 2
     zoom = float(np.exp(random.uniform(low, high)))
-    zoom = max(zoom, options.min_side / min(width, height))
+    zoom = max(zoom, min(options.min_side / min(width, height), 1))
     homography, shape = _random_view(width, height, zoom, options, random)
 
     first = photo[corner[1] : corner[1] + crop[1], corner[0] : corner[0] + crop[0]]
@@ -101,9 +101,8 @@ def _random_view(
     width: int, height: int, zoom: float, options: ViewOptions, random: np.random.Generator
 ) -> tuple[Matrix, tuple[int, int]]:
     """Homography from the photo to a view of it, and the view's (width, height)."""
-    turn = random.uniform(-options.max_turn, options.max_turn)
-    if random.random() < 0.5:
-        turn *= min(20 / options.max_turn, 1)
+    most = options.max_turn if random.random() < 0.5 else min(options.max_turn, 20.0)
+    turn = random.uniform(-most, most)
     centre = np.array([width - 1, height - 1]) / 2
     # A view as large as the photo's own, times the zoom, but no larger than the photo.
     shape = np.minimum(np.round(np.array([width, height]) * zoom), (width, height)).astype(int)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -70,11 +71,13 @@ def train(
         optimizer.step()
         schedule.step()
         total += loss.detach()
-        if report and step % report_every == 0:
-            mean = float(total) / report_every
-            report(Progress(step, mean, report_every / (time.perf_counter() - since)))
-            if not mean == mean:
+        count = step % report_every or report_every
+        if count == report_every or step == options.steps:
+            mean = float(total) / count
+            if math.isnan(mean):
                 raise FloatingPointError(f"the loss is not a number after {step} steps")
+            if report:
+                report(Progress(step, mean, count / (time.perf_counter() - since)))
             total.zero_()
             since = time.perf_counter()
     network.eval()

@@ -18,7 +18,7 @@ from logpolar.datasets.homographies import ViewOptions, ViewPair, view_pairs
 from logpolar.errors import LogpolarError
 from logpolar.keypoints import FloatArray, Keypoints
 from logpolar.models import ModelCard, NetworkOptions, save_model
-from logpolar.network import DescriptorNetwork
+from logpolar.network import DESCRIPTOR_SIZE, DescriptorNetwork
 from logpolar.sampling.patterns import LogPolar, Pattern, pattern_to_dict
 from logpolar.sampling.torch_lookup import TorchPyramids
 from logpolar.training.batches import BatchOptions, PairSampler
@@ -40,6 +40,10 @@ class PhotoRecipe:
     batch: BatchOptions = field(default_factory=BatchOptions)
     training: TrainingOptions = field(default_factory=TrainingOptions)
 
+    def __post_init__(self) -> None:
+        if self.validation < 2:
+            raise ValueError(f"validation must be at least 2, not {self.validation}")
+
     @property
     def network(self) -> NetworkOptions:
         return NetworkOptions(self.pattern.rows, self.pattern.columns, self.circular)
@@ -55,15 +59,17 @@ def train_on_photos(
     progress: bool = False,
 ) -> Score:
     """Make pairs, train, validate, and write the model file; its name becomes the model's."""
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise LogpolarError(f"device {device} was asked for, but torch sees no CUDA device")
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise LogpolarError(f"torch cannot use the device '{device}': {str(error).splitlines()[0]}") from error
     training, validation = split_photos(photos, recipe.validation)
     pairs = _make_pairs(training, recipe.views, recipe.training.seed, recipe.view, jobs, progress)
     try:
         sampler = PairSampler(pairs, recipe.pattern, recipe.batch, device)
     except ValueError as error:
         raise LogpolarError(f"too little to train on: {error}") from error
-    with tqdm(total=recipe.training.steps, desc="training", unit="step", disable=not progress) as bar:
+    with tqdm(total=recipe.training.steps, desc="training", unit="step", disable=None if progress else True) as bar:
 
         def report(state: Progress) -> None:
             bar.set_postfix(loss=f"{state.loss:.4f}")
@@ -82,7 +88,7 @@ def _make_pairs(
     photos: Sequence[Path], views: int, seed: int, options: ViewOptions, jobs: int, progress: bool
 ) -> list[ViewPair]:
     made = view_pairs(photos, views, seed, options, jobs)
-    return list(tqdm(made, desc="pairs", total=len(photos) * views, unit="pair", disable=not progress))
+    return list(tqdm(made, desc="pairs", total=len(photos) * views, unit="pair", disable=None if progress else True))
 
 
 def split_photos(photos: Sequence[Path], every: int) -> tuple[list[Path], list[Path]]:
@@ -99,6 +105,8 @@ def torch_describer(network: DescriptorNetwork, pattern: Pattern, device: torch.
         columns = (keypoints.xy, keypoints.size[:, None], keypoints.angle[:, None])
         table = torch.from_numpy(np.concatenate(columns, axis=1)).to(device)
         count = len(table)
+        if count == 0:
+            return np.zeros((0, DESCRIPTOR_SIZE), np.float32)
         padded = torch.cat([table, table[:1].expand(-count % _CHUNK, -1)])
         parts = []
         with torch.inference_mode():

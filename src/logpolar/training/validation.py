@@ -60,7 +60,7 @@ def score_pairs(pairs: Sequence[ViewPair], describe: Describe) -> Score:
     if not hits:
         return Score(0, 0, math.nan, math.nan, 0, math.nan, 0, math.nan)
     hit, ratio, scale = (np.concatenate(values) for values in (hits, mismatch, zoom))
-    differ, zoomed = ratio > np.log(2), (scale < 0.5) & (ratio < np.log(1.25))
+    differ, zoomed = ratio > np.log(2), (scale <= 0.5) & (ratio < np.log(1.25))
     return Score(
         pairs=len(hits),
         correspondences=len(hit),

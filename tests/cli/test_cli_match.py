@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import h5py
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from PIL import Image as PillowImage
+
+from logpolar.cli import main
+from logpolar.storage import FeatureFile
+
+GREEN = (80, 200, 60)
+
+
+@pytest.fixture
+def photos(tmp_path, photo):
+    """A piece of the photo, and the same turned by a quarter."""
+    piece = photo[20:220, 120:360]
+    cv2.imwrite(str(tmp_path / "first.png"), piece)
+    cv2.imwrite(str(tmp_path / "second.png"), cv2.rotate(piece, cv2.ROTATE_90_CLOCKWISE))
+    return tmp_path / "first.png", tmp_path / "second.png"
+
+
+def run_match(*arguments: object):
+    return CliRunner().invoke(main, ["match", *map(str, arguments)])
+
+
+def assert_one_error(result, *words: str) -> None:
+    lines = result.stderr.splitlines()
+    assert result.exit_code == 2
+    assert len(lines) == 1
+    assert lines[0].startswith("logpolar: error: ")
+    assert all(word in lines[0] for word in words), lines[0]
+
+
+class TestResult:
+    def test_says_what_was_found(self, photos):
+        result = run_match(*photos)
+        assert result.exit_code == 0
+        assert result.stderr == ""
+        first, second, matches, agreeing = result.stdout.splitlines()
+        assert first.startswith(f"{photos[0]}: 240 x 200, ")
+        assert second.startswith(f"{photos[1]}: 200 x 240, ")
+        assert int(matches.split()[0]) > 100
+        assert int(agreeing.split()[0]) > 0.9 * int(matches.split()[0])
+        assert "fundamental" in agreeing
+
+    def test_picture_has_both_images_and_green_lines(self, photos, tmp_path):
+        assert run_match(*photos, "-o", tmp_path / "matches.png").exit_code == 0
+        picture = cv2.imread(str(tmp_path / "matches.png"))
+        assert picture.shape == (36 + 240, 240 + 8 + 200, 3)  # caption above
+        assert (picture == GREEN).all(axis=2).sum() > 2000
+        left = cv2.imread(str(photos[0]))
+        untouched = (picture[36:236, :240] == left).all(axis=2)
+        assert 0.05 < untouched.mean() < 0.95
+
+    def test_file_holds_features_and_matches(self, photos, tmp_path):
+        path = tmp_path / "matches.h5"
+        result = run_match(*photos, "--h5", path)
+        with FeatureFile(path) as file:
+            assert file.names() == ["first.png", "second.png"]
+            first, second = file.read("first.png"), file.read("second.png")
+            matches = file.read_matches("first.png", "second.png")
+        assert f"{len(matches)} matches" in result.stdout
+        here, there = first.keypoints.xy[matches.indices[:, 0]], second.keypoints.xy[matches.indices[:, 1]]
+        turned = np.stack([199 - here[:, 1], here[:, 0]], axis=1)
+        assert (np.linalg.norm(turned - there, axis=1) < 2).mean() > 0.9
+
+    def test_homography(self, photos):
+        result = run_match(*photos, "--geometry", "homography")
+        matches, agreeing = (int(line.split()[0]) for line in result.stdout.splitlines()[2:])
+        assert 0.9 * matches < agreeing <= matches
+
+    def test_geometry_can_be_left_out(self, photos, tmp_path):
+        result = run_match(*photos, "--geometry", "none", "-o", tmp_path / "all.png")
+        assert "agree" not in result.stdout
+        assert (cv2.imread(str(tmp_path / "all.png")) == GREEN).all(axis=2).any()
+
+    def test_ratio_makes_matches_fewer(self, photos):
+        counts = [int(run_match(*photos, "--ratio", ratio).stdout.splitlines()[2].split()[0]) for ratio in (0.4, 1)]
+        assert 0 < counts[0] < counts[1]
+
+    def test_max_keypoints(self, photos):
+        result = run_match(*photos, "--max-keypoints", 20)
+        assert [line.split()[-2] for line in result.stdout.splitlines()[:2]] == ["20", "20"]
+
+    def test_max_size_keeps_the_coordinates_of_the_original(self, photos, tmp_path):
+        result = run_match(*photos, "--max-size", 150, "--h5", tmp_path / "small.h5")
+        assert "240 x 200" in result.stdout
+        with FeatureFile(tmp_path / "small.h5") as file:
+            assert file.read("first.png").keypoints.xy[:, 0].max() > 160
+
+    def test_two_files_of_one_name_get_their_folders_name(self, photos, tmp_path):
+        (tmp_path / "other").mkdir()
+        other = photos[1].rename(tmp_path / "other" / "first.png")
+        assert run_match(photos[0], other, "--h5", tmp_path / "matches.h5").exit_code == 0
+        with FeatureFile(tmp_path / "matches.h5") as file:
+            assert file.names() == ["other/first.png", f"{tmp_path.name}/first.png"]
+            assert len(file.read_matches(f"{tmp_path.name}/first.png", "other/first.png")) > 100
+
+    def test_image_with_itself(self, photos, tmp_path):
+        assert run_match(photos[0], photos[0], "--h5", tmp_path / "same.h5").exit_code == 0
+        with FeatureFile(tmp_path / "same.h5") as file:
+            matches = file.read_matches("first.png", "first.png")
+        assert (matches.indices[:, 0] == matches.indices[:, 1]).mean() > 0.95
+
+
+def make_image(kind: str, path: Path, photo: np.ndarray) -> Path:
+    """A file of an unusual kind, made of the photo where it shows something."""
+    piece = np.ascontiguousarray(photo[20:220, 120:360])
+    if kind == "one pixel":
+        image = np.full((1, 1, 3), 70, np.uint8)
+    elif kind == "blank":
+        image = np.full((90, 80, 3), 70, np.uint8)
+    elif kind == "16 bit":
+        image = piece.astype(np.uint16) * 257
+    elif kind == "alpha":
+        image = np.dstack([piece, piece[:, :, 0]])
+    elif kind == "float":
+        image = piece.astype(np.float32) * 3 - 100
+    elif kind == "cmyk":
+        PillowImage.fromarray(piece[:, :, ::-1]).convert("CMYK").save(path.with_suffix(".jpg"))
+        return path.with_suffix(".jpg")
+    path = path.with_suffix(".tif" if kind == "float" else ".png")
+    assert cv2.imwrite(str(path), image)
+    return path
+
+
+class TestKindsOfImage:
+    @pytest.mark.parametrize("kind", ["16 bit", "alpha", "float", "cmyk"])
+    def test_are_matched_like_the_plain_one(self, photos, tmp_path, photo, kind, capfd):
+        result = run_match(photos[0], make_image(kind, tmp_path / "kind", photo), "-o", tmp_path / "matches.png")
+        assert result.exit_code == 0
+        assert result.stderr == capfd.readouterr().err == ""
+        assert int(result.stdout.splitlines()[3].split()[0]) > 80
+        assert cv2.imread(str(tmp_path / "matches.png")).shape == (36 + 200, 488, 3)
+
+    @pytest.mark.parametrize("kind", ["one pixel", "blank"])
+    def test_without_keypoints_there_are_no_matches_and_all_is_written(self, photos, tmp_path, photo, kind, capfd):
+        image = make_image(kind, tmp_path / "empty", photo)
+        result = run_match(photos[0], image, "-o", tmp_path / "matches.png", "--h5", tmp_path / "matches.h5")
+        assert result.exit_code == 0
+        assert result.stderr == capfd.readouterr().err == ""
+        assert "0 keypoints" in result.stdout
+        assert "\n0 matches\n" in result.stdout
+        picture = cv2.imread(str(tmp_path / "matches.png"))
+        assert not (picture == GREEN).all(axis=2).any()
+        with FeatureFile(tmp_path / "matches.h5") as file:
+            assert len(file.read("empty.png")) == 0
+            assert len(file.read_matches("first.png", "empty.png")) == 0
+
+
+class TestBadInput:
+    @pytest.mark.parametrize("second", [False, True])
+    def test_missing_file(self, photos, tmp_path, second, capfd):
+        pair = (photos[0], tmp_path / "none.jpg") if second else (tmp_path / "none.jpg", photos[0])
+        assert_one_error(run_match(*pair), "none.jpg", "no such file")
+        assert capfd.readouterr().err == ""
+
+    def test_text_in_place_of_an_image(self, photos, tmp_path, capfd):
+        (tmp_path / "text.jpg").write_text("I am not a photo")
+        assert_one_error(run_match(photos[0], tmp_path / "text.jpg"), "text.jpg", "not an image")
+        assert capfd.readouterr().err == ""
+
+    def test_truncated_jpeg(self, photos, tmp_path, photo, capfd):
+        data = cv2.imencode(".jpg", photo)[1].tobytes()
+        (tmp_path / "cut.jpg").write_bytes(data[: len(data) // 2])
+        assert_one_error(run_match(photos[0], tmp_path / "cut.jpg"), "cut.jpg", "damaged")
+        assert capfd.readouterr().err == ""
+
+    def test_nan(self, photos, tmp_path):
+        values = np.zeros((20, 20), np.float32)
+        values[3, 3:5] = np.nan
+        PillowImage.fromarray(values).save(tmp_path / "hole.tif")
+        assert_one_error(run_match(photos[0], tmp_path / "hole.tif"), "hole.tif", "2 of 400 values")
+
+    def test_folder(self, photos, tmp_path):
+        assert_one_error(run_match(photos[0], tmp_path), str(tmp_path), "directory")
+
+    def test_bad_image_leaves_no_output_behind(self, photos, tmp_path):
+        run_match(photos[0], tmp_path / "none.jpg", "-o", tmp_path / "matches.png", "--h5", tmp_path / "matches.h5")
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["first.png", "second.png"]
+
+    def test_unknown_model(self, photos):
+        assert_one_error(run_match(*photos, "--model", "nonsense"), "nonsense", "logpolar-96")
+
+    def test_model_that_is_no_model(self, photos):
+        assert_one_error(run_match(*photos, "--model", photos[0]), "first.png", "safetensors")
+
+
+class TestOutput:
+    @pytest.mark.parametrize("option", ["-o", "--h5"])
+    def test_folder_that_does_not_exist(self, photos, tmp_path, option):
+        result = run_match(*photos, option, tmp_path / "none" / "matches.png")
+        assert_one_error(result, "the folder", "none", "does not exist")
+
+    @pytest.mark.parametrize("option", ["-o", "--h5"])
+    def test_folder_that_is_a_file(self, photos, tmp_path, option):
+        (tmp_path / "file").write_text("")
+        assert_one_error(run_match(*photos, option, tmp_path / "file" / "matches.png"), "file")
+
+    @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder where nobody may write")
+    @pytest.mark.parametrize("option", ["-o", "--h5"])
+    def test_folder_where_nobody_may_write(self, photos, option):
+        assert_one_error(run_match(*photos, option, "/proc/matches.png"), "/proc/matches.png")
+
+    def test_folder_in_place_of_a_file(self, photos, tmp_path):
+        (tmp_path / "matches.png").mkdir()
+        assert_one_error(run_match(*photos, "-o", tmp_path / "matches.png"), "matches.png", "folder")
+
+    def test_ending_that_is_no_picture(self, photos, tmp_path):
+        assert_one_error(run_match(*photos, "-o", tmp_path / "matches.txt"), "matches.txt", ".png")
+
+    @pytest.mark.parametrize("option", ["-o", "--h5"])
+    def test_input_is_never_overwritten(self, photos, option):
+        before = photos[1].read_bytes()
+        assert_one_error(run_match(*photos, option, photos[1]), "second.png", "input")
+        assert photos[1].read_bytes() == before
+
+    def test_an_earlier_file_is_replaced(self, photos, tmp_path):
+        path = tmp_path / "matches.h5"
+        run_match(*photos, "--h5", path, "--model", "cartesian-12")
+        assert run_match(photos[0], photos[0], "--h5", path).exit_code == 0
+        with FeatureFile(path) as file:
+            assert file.names() == ["first.png"]
+            assert file.settings["model"] == "logpolar-96"
+
+    def test_a_file_of_somebody_else_is_left_alone(self, photos, tmp_path):
+        with h5py.File(tmp_path / "theirs.h5", "w") as file:
+            file["precious"] = [1, 2, 3]
+        assert_one_error(run_match(*photos, "--h5", tmp_path / "theirs.h5"), "theirs.h5")
+        with h5py.File(tmp_path / "theirs.h5") as file:
+            assert file["precious"][()].tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "option",
+    [("--ratio", "0"), ("--ratio", "1.5"), ("--threshold", "0"), ("--max-keypoints", "0"), ("--runtime", "tpu")],
+)
+def test_values_out_of_range_are_refused(photos, option):
+    result = run_match(*photos, *option)
+    assert result.exit_code == 2
+    assert option[0] in result.stderr
+
+
+def test_picture_and_file_of_one_name_are_refused(tmp_path):
+    Path(tmp_path / "a.jpg").touch()
+    both = str(tmp_path / "x.png")
+    result = CliRunner().invoke(
+        main, ["match", str(tmp_path / "a.jpg"), str(tmp_path / "a.jpg"), "-o", both, "--h5", both]
+    )
+    assert result.exit_code == 2
+    assert "names of their own" in result.output

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import cv2
+import numpy as np
+import pytest
+
+from logpolar.demo import RIGHT_WITHIN, demo_pair, demo_picture, root_sift, run_demo
+from logpolar.detection import SiftDetector
+from logpolar.keypoints import Keypoints
+
+
+@pytest.fixture(scope="module")
+def outcome():
+    return run_demo(demo_pair(), "logpolar-96")
+
+
+def corners_through(pair):
+    height, width = pair.first.shape[:2]
+    corners = np.array([[[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]]], np.float64)
+    return cv2.perspectiveTransform(corners, pair.homography)[0]
+
+
+def area(polygon):
+    return cv2.contourArea(polygon.astype(np.float32))
+
+
+class TestPair:
+    def test_first_view_is_the_photo(self, photo):
+        np.testing.assert_array_equal(demo_pair().first, photo)
+
+    def test_second_view_holds_the_whole_photo(self):
+        pair = demo_pair(zoom=2, turn=30)
+        corners = corners_through(pair)
+        assert corners.min() > -0.01
+        assert (corners.max(axis=0) <= np.array(pair.second.shape[1::-1])).all()
+
+    def test_zoom_makes_it_smaller(self):
+        assert area(corners_through(demo_pair(zoom=2))) == pytest.approx(
+            4 * area(corners_through(demo_pair(zoom=4))), rel=1e-3
+        )
+
+    def test_turn_is_in_degrees_and_clockwise(self):
+        upright, turned = (corners_through(demo_pair(zoom=1, turn=turn)) for turn in (0, 90))
+        # The top edge, which pointed to the right, points down after a quarter turn clockwise.
+        along, across = upright[1] - upright[0], turned[1] - turned[0]
+        np.testing.assert_allclose(across, [-along[1], along[0]], atol=0.01)
+
+    def test_homography_says_where_the_photo_went(self):
+        pair = demo_pair(zoom=2, noise=0)
+        back = cv2.warpPerspective(
+            pair.second, pair.homography, pair.first.shape[1::-1], flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
+        )
+        inside = (slice(50, -50), slice(50, -50))
+        blurred = cv2.GaussianBlur(pair.first, (0, 0), 2)
+        assert np.abs(back.astype(float) - blurred)[inside].mean() < 4
+
+    def test_noise_has_the_strength_asked_for(self):
+        clean, noisy = demo_pair(noise=0).second.astype(float), demo_pair(noise=8).second.astype(float)
+        plain = (clean == 110).all(axis=2)
+        assert plain.sum() > 1000
+        assert (noisy - clean)[plain].std() == pytest.approx(8, rel=0.1)
+
+    def test_seed_decides_the_noise(self):
+        np.testing.assert_array_equal(demo_pair(seed=1).second, demo_pair(seed=1).second)
+        assert (demo_pair(seed=1).second != demo_pair(seed=2).second).any()
+
+
+class TestRun:
+    def test_model_and_baseline_are_compared_on_the_same_keypoints(self, outcome):
+        keypoints, results = outcome
+        assert [result.name for result in results] == ["logpolar-96", "RootSIFT"]
+        assert all(0 < result.matches <= min(map(len, keypoints)) for result in results)
+
+    def test_log_polar_finds_more_right_matches_than_root_sift(self, outcome):
+        ours, baseline = outcome[1]
+        assert ours.right > 1.3 * baseline.right
+        assert ours.right / ours.matches > baseline.right / baseline.matches
+
+    def test_homography_is_found(self, outcome):
+        for result in outcome[1]:
+            assert result.error < 2
+            assert 0.8 * result.right <= result.inliers <= result.matches
+            assert result.right <= result.matches
+
+    def test_picture_shows_both_with_lines(self, outcome):
+        results = outcome[1]
+        picture = demo_picture(results)
+        assert picture.shape[0] == sum(result.picture.shape[0] + 8 for result in results)
+        green = (picture == (80, 200, 60)).all(axis=2)
+        middle = len(picture) // 2
+        assert green[:middle].sum() > 1000
+        assert green[middle:].sum() > 1000
+        assert (picture == (60, 60, 230)).all(axis=2).sum() > 100
+
+    def test_right_means_near_to_the_truth(self):
+        assert RIGHT_WITHIN == 3
+
+    def test_nothing_to_match(self):
+        pair = demo_pair()
+        blank = type(pair)(pair.first, np.full_like(pair.second, 90), pair.homography)
+        for result in run_demo(blank, "cartesian-12", max_keypoints=50)[1]:
+            assert (result.matches, result.right, result.inliers) == (0, 0, 0)
+            assert result.error == np.inf
+
+
+class TestRootSift:
+    def test_descriptors_have_unit_length_and_are_not_negative(self, photo, gray):
+        keypoints = SiftDetector(40)(gray)
+        descriptors = root_sift(photo, keypoints)
+        assert descriptors.shape == (len(keypoints), 128)
+        assert descriptors.min() >= 0
+        np.testing.assert_allclose(np.linalg.norm(descriptors, axis=1), 1, atol=1e-4)
+
+    def test_rows_follow_the_keypoints(self, photo, gray):
+        keypoints = SiftDetector(40)(gray)
+        turned = np.arange(len(keypoints))[::-1]
+        np.testing.assert_allclose(root_sift(photo, keypoints[turned]), root_sift(photo, keypoints)[turned], atol=1e-6)
+
+    def test_no_keypoints(self, photo):
+        assert root_sift(photo, Keypoints.empty()).shape == (0, 128)

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import cv2
+import numpy as np
+import pytest
+
+from logpolar.drawing import draw_matches, stack, with_caption, write_picture
+
+NOTHING = np.zeros((0, 2), np.float32)
+NO_MASK = np.zeros(0, np.bool_)
+GREEN, RED = (80, 200, 60), (60, 60, 230)
+
+
+def coloured(picture: np.ndarray, colour: tuple[int, int, int]) -> np.ndarray:
+    """Where a picture has nearly this colour: lines are drawn smoothly."""
+    return np.abs(picture.astype(int) - colour).max(axis=-1) < 30
+
+
+def test_images_lie_side_by_side_on_white(photo):
+    first, second = photo[:100, :150], photo[:60, :80]
+    picture = draw_matches(first, second, NOTHING, NOTHING, NO_MASK)
+    assert picture.shape == (100, 150 + 8 + 80, 3)
+    np.testing.assert_array_equal(picture[:, :150], first)
+    np.testing.assert_array_equal(picture[:60, 158:], second)
+    assert (picture[60:, 158:] == 255).all()
+
+
+def test_good_matches_are_green_and_others_red():
+    black = np.zeros((50, 50, 3), np.uint8)
+    first = np.array([[10, 10], [10, 40]], np.float32)
+    second = np.array([[30, 10], [30, 40]], np.float32)
+    picture = draw_matches(black, black, first, second, np.array([True, False]))
+    for (x, y), (end_x, _), colour in zip(first.astype(int), second.astype(int), (GREEN, RED), strict=True):
+        for column in (x, 45, 50 + 8 + end_x):  # start, the line in between, end
+            assert coloured(picture[y, column], colour)
+    assert not coloured(picture[:25], RED).any()
+    assert not coloured(picture[25:], GREEN).any()
+
+
+def test_large_images_are_reduced_and_points_with_them():
+    large = np.zeros((1600, 1200), np.uint8)
+    small = np.zeros((20, 20), np.uint8)
+    points = np.array([[1000, 1400]], np.float32)
+    picture = draw_matches(large, small, points, np.array([[5, 5]], np.float32), np.array([True]))
+    assert picture.shape == (800, 600 + 8 + 20, 3)
+    assert coloured(picture[700, 500], GREEN)
+
+
+def test_no_more_than_150_lines_of_a_colour():
+    black = np.zeros((800, 800), np.uint8)
+    rows, columns = np.divmod(np.arange(1000), 50)
+    points = np.stack([10 + 15 * columns, 10 + 15 * rows], axis=1).astype(np.float32)
+    picture = draw_matches(black, black, points, points[:1].repeat(1000, axis=0), np.ones(1000, np.bool_))
+    dots = coloured(picture[points[:, 1].astype(int) - 1, points[:, 0].astype(int) - 1], GREEN)
+    every_seventh = np.arange(1000) % 7 == 0
+    assert dots[every_seventh].all()
+    assert dots.sum() < 300
+
+
+@pytest.mark.parametrize("kind", ["uint16", "float", "bgra"])
+def test_other_kinds_of_image_can_be_drawn(photo, kind):
+    patch = photo[:64, :64]
+    image = {
+        "uint16": patch.astype(np.uint16) * 257,
+        "float": patch.astype(np.float32) / 255,
+        "bgra": np.dstack([patch, np.zeros((64, 64), np.uint8)]),
+    }[kind]
+    picture = draw_matches(image, image, NOTHING, NOTHING, NO_MASK)
+    gray, expected = (cv2.cvtColor(p, cv2.COLOR_BGR2GRAY).astype(float) for p in (picture[:, :64], patch))
+    assert np.abs(gray - expected).max() <= 2
+
+
+def test_points_outside_the_images_do_no_harm():
+    black = np.zeros((30, 30), np.uint8)
+    far = np.array([[-1e4, 1e4]], np.float32)
+    assert draw_matches(black, black, far, -far, np.array([True])).shape == (30, 68, 3)
+
+
+def test_caption_is_a_strip_above(photo):
+    picture = with_caption(photo, "some words")
+    assert picture.shape == (photo.shape[0] + 36, *photo.shape[1:])
+    np.testing.assert_array_equal(picture[36:], photo)
+    assert picture[:36].min() < 100 < picture[:36].mean()
+
+
+def test_stack_fills_up_with_white():
+    wide, narrow = np.zeros((10, 40, 3), np.uint8), np.zeros((20, 30, 3), np.uint8)
+    picture = stack([wide, narrow])
+    assert picture.shape == (10 + 8 + 20 + 8, 40, 3)
+    assert (picture[18:38, 30:] == 255).all()
+    assert (picture[18:38, :30] == 0).all()
+
+
+@pytest.mark.parametrize("name", ["picture.png", "picture.PNG", "picture.jpg", "picture.webp"])
+def test_written_picture_can_be_read(tmp_path, photo, name):
+    write_picture(tmp_path / name, photo)
+    back = cv2.imread(str(tmp_path / name))
+    assert back.shape == photo.shape
+    assert np.abs(back.astype(float) - photo).mean() < (1e-9 if name.lower().endswith("png") else 5)

@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image as PillowImage
+
+from logpolar.errors import ImageError, KeypointError
+from logpolar.extraction import Extractor
+from logpolar.images import find_images, read_gray, read_image, shrink, to_bytes, to_gray
+from logpolar.keypoints import Keypoints
+
+
+@pytest.fixture
+def small(photo):
+    """A piece of the photo that is wider than high, BGR."""
+    return np.ascontiguousarray(photo[:90, 100:260])
+
+
+@pytest.fixture(scope="module")
+def extractor():
+    return Extractor()
+
+
+def write(path: Path, image: np.ndarray) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    assert cv2.imwrite(str(path), image)
+    return path
+
+
+class TestReading:
+    def test_png_comes_back_as_it_was_written(self, tmp_path, small):
+        np.testing.assert_array_equal(read_image(write(tmp_path / "photo.png", small)), small)
+
+    def test_sixteen_bit_stays_sixteen_bit(self, tmp_path, small):
+        deep = small.astype(np.uint16) * 257
+        image = read_image(write(tmp_path / "deep.png", deep))
+        assert image.dtype == np.uint16
+        np.testing.assert_array_equal(image, deep)
+
+    def test_alpha_is_read_and_then_ignored(self, tmp_path, small):
+        alpha = np.arange(small.shape[0] * small.shape[1]).reshape(small.shape[:2]) % 256
+        path = write(tmp_path / "alpha.png", np.dstack([small, alpha.astype(np.uint8)]))
+        assert read_image(path).shape == (*small.shape[:2], 4)
+        np.testing.assert_array_equal(read_gray(path), to_gray(small))
+
+    def test_float_tiff_in_unit_range_keeps_its_values(self, tmp_path, small):
+        gray = to_gray(small) * np.float32(0.5)
+        PillowImage.fromarray(gray).save(tmp_path / "float.tif")
+        np.testing.assert_array_equal(read_gray(tmp_path / "float.tif"), gray)
+
+    def test_cmyk_jpeg_looks_like_the_photo(self, tmp_path, small):
+        PillowImage.fromarray(small[:, :, ::-1]).convert("CMYK").save(tmp_path / "cmyk.jpg", quality=95)
+        assert np.abs(read_gray(tmp_path / "cmyk.jpg") - to_gray(small)).mean() < 0.05
+
+    def test_palette_image_looks_like_the_photo(self, tmp_path, small):
+        PillowImage.fromarray(small[:, :, ::-1]).convert("P").save(tmp_path / "palette.png")
+        assert np.abs(read_gray(tmp_path / "palette.png") - to_gray(small)).mean() < 0.05
+
+    def test_exif_orientation_is_not_applied(self, tmp_path, small):
+        picture = PillowImage.fromarray(small[:, :, ::-1])
+        exif = picture.getexif()
+        exif[0x0112] = 6
+        picture.save(tmp_path / "turned.jpg", exif=exif)
+        assert read_image(tmp_path / "turned.jpg").shape == small.shape
+
+    def test_errors_name_the_file_and_the_reason(self, tmp_path):
+        for name, content, reason in (
+            ("missing.jpg", None, "no such file"),
+            ("empty.jpg", b"", "empty"),
+            ("text.jpg", b"this is no image", "not an image"),
+        ):
+            if content is not None:
+                (tmp_path / name).write_bytes(content)
+            with pytest.raises(ImageError, match=rf"{name}.*{reason}"):
+                read_image(tmp_path / name)
+
+    def test_folder_in_place_of_a_file(self, tmp_path):
+        with pytest.raises(ImageError, match="directory"):
+            read_image(tmp_path)
+
+    @pytest.mark.parametrize("share", [0.05, 0.5, 0.95])
+    def test_truncated_jpeg_is_refused_without_a_word_of_the_decoder(self, tmp_path, small, capfd, share):
+        data = write(tmp_path / "whole.jpg", small).read_bytes()
+        cut = tmp_path / "cut.jpg"
+        cut.write_bytes(data[: int(share * len(data))])
+        with pytest.raises(ImageError, match=r"cut\.jpg: not an image, or a damaged one"):
+            read_image(cut)
+        assert capfd.readouterr().err == ""
+
+    def test_nan_in_a_file_is_counted_and_the_file_named(self, tmp_path):
+        gray = np.zeros((4, 5), np.float32)
+        gray[1, 2] = np.nan
+        PillowImage.fromarray(gray).save(tmp_path / "hole.tif")
+        with pytest.raises(ImageError, match=r"hole\.tif: 1 of 20 values are NaN"):
+            read_gray(tmp_path / "hole.tif")
+
+    def test_log_level_of_opencv_is_left_as_it_was(self, tmp_path):
+        before = cv2.utils.logging.getLogLevel()
+        (tmp_path / "text.jpg").write_text("no image")
+        with pytest.raises(ImageError):
+            read_image(tmp_path / "text.jpg")
+        assert cv2.utils.logging.getLogLevel() == before
+
+
+class TestGray:
+    def test_eight_bit_is_divided_by_255(self):
+        np.testing.assert_allclose(to_gray(np.array([[0, 51, 255]], np.uint8)), [[0, 0.2, 1]], atol=1e-6)
+
+    @pytest.mark.parametrize(
+        ("largest", "full"), [(1023, 1023), (1024, 4095), (4095, 4095), (16000, 16383), (60000, 65535)]
+    )
+    def test_sixteen_bit_range_is_the_smallest_that_fits(self, largest, full):
+        gray = to_gray(np.array([[0, largest]], np.uint16))
+        np.testing.assert_allclose(gray, [[0, largest / full]], atol=1e-6)
+
+    def test_float_in_unit_range_is_kept(self):
+        np.testing.assert_array_equal(to_gray(np.array([[0.25, 0.5]])), np.array([[0.25, 0.5]], np.float32))
+
+    def test_other_float_is_stretched(self):
+        np.testing.assert_allclose(to_gray(np.array([[-10.0, 0, 30]])), [[0, 0.25, 1]])
+
+    def test_constant_float_outside_unit_range_is_black(self):
+        assert to_gray(np.full((2, 2), 7.0)).tolist() == [[0, 0], [0, 0]]
+
+    def test_bool_is_black_and_white(self):
+        assert to_gray(np.array([[True, False]])).tolist() == [[1, 0]]
+
+    def test_single_channel_and_gray_agree(self, small):
+        gray = small[:, :, 1]
+        np.testing.assert_array_equal(to_gray(gray[:, :, None]), to_gray(gray))
+
+    def test_colour_is_weighted_as_bgr(self):
+        blue, red = (to_gray(np.array([[colour]], np.uint8))[0, 0] for colour in ([255, 0, 0], [0, 0, 255]))
+        assert (round(float(blue), 2), round(float(red), 2)) == (0.11, 0.3)
+
+    def test_result_is_contiguous_float32(self, photo):
+        gray = to_gray(photo[::2, ::3])
+        assert gray.dtype == np.float32
+        assert gray.flags.c_contiguous
+
+    @pytest.mark.parametrize(
+        ("image", "reason"),
+        [
+            (np.zeros((0, 4), np.uint8), "no pixels"),
+            (np.zeros(5, np.uint8), "shape"),
+            (np.zeros((4, 4, 2), np.uint8), "shape"),
+            (np.zeros((4, 4), np.int32), "int32"),
+            (np.array([[0, np.inf]]), "infinite"),
+        ],
+    )
+    def test_other_arrays_are_refused(self, image, reason):
+        with pytest.raises(ImageError, match=reason):
+            to_gray(image)
+
+    def test_bytes_are_the_inverse(self, small):
+        gray = small[:, :, 0]
+        np.testing.assert_array_equal(to_bytes(to_gray(gray)), gray)
+
+
+class TestShrink:
+    def test_longer_side_gets_the_size(self, small):
+        assert shrink(to_gray(small), 80).shape == (45, 80)
+
+    @pytest.mark.parametrize("limit", [None, 160, 1000])
+    def test_small_enough_is_the_same_array(self, small, limit):
+        gray = to_gray(small)
+        assert shrink(gray, limit) is gray
+
+    def test_area_average(self):
+        np.testing.assert_allclose(shrink(np.array([[0, 1, 0, 0]], np.float32), 2), [[0.5, 0]])
+
+    def test_no_side_vanishes(self):
+        assert shrink(np.zeros((1, 100), np.float32), 10).shape == (1, 10)
+
+
+class TestFinding:
+    def test_folder_is_searched_to_any_depth_and_names_are_relative(self, tmp_path, small):
+        for name in ("b.JPG", "a.png", "deep/er/c.tif"):
+            write(tmp_path / name, small)
+        (tmp_path / "notes.txt").write_text("no image")
+        found = find_images([tmp_path])
+        assert list(found) == ["a.png", "b.JPG", "deep/er/c.tif"]
+        assert found["deep/er/c.tif"] == tmp_path / "deep/er/c.tif"
+
+    def test_glob_takes_images_only(self, tmp_path, small):
+        write(tmp_path / "a.png", small)
+        (tmp_path / "a.txt").write_text("no image")
+        assert list(find_images([f"{tmp_path}/a.*"])) == ["a.png"]
+
+    def test_recursive_glob(self, tmp_path, small):
+        write(tmp_path / "one/two/a.png", small)
+        assert list(find_images([f"{tmp_path}/**/*.png"])) == ["a.png"]
+
+    def test_existing_file_with_brackets_is_no_glob(self, tmp_path, small):
+        write(tmp_path / "a[1].png", small)
+        assert list(find_images([tmp_path / "a[1].png"])) == ["a[1].png"]
+
+    def test_the_same_file_twice_counts_once(self, tmp_path, small):
+        path = write(tmp_path / "a.png", small)
+        assert list(find_images([path, tmp_path])) == ["a.png"]
+
+    def test_two_files_of_one_name_are_refused(self, tmp_path, small):
+        write(tmp_path / "one/a.png", small)
+        write(tmp_path / "two/a.png", small)
+        with pytest.raises(ImageError, match=r"'a\.png'.*one.*two"):
+            find_images([tmp_path / "one", tmp_path / "two"])
+
+    @pytest.mark.parametrize(
+        ("path", "reason"), [("none.jpg", "no such"), ("none*.jpg", "no image"), ("", "no images")]
+    )
+    def test_nothing_there(self, tmp_path, path, reason):
+        with pytest.raises(ImageError, match=reason):
+            find_images([tmp_path / path])
+
+
+class TestExtractionOfHardInput:
+    @pytest.mark.parametrize("shape", [(1, 1), (1, 50), (60, 60)])
+    def test_image_without_keypoints_gives_empty_features(self, extractor, shape):
+        features = extractor.extract(np.full(shape, 77, np.uint8))
+        assert len(features) == 0
+        assert features.descriptors.shape == (0, 128)
+        assert features.image_size == shape[::-1]
+
+    def test_keypoints_outside_the_image_are_described(self, extractor, small):
+        keypoints = Keypoints.from_points([[-40, -40], [1e4, 5], [1e9, -1e9]])
+        descriptors = extractor.extract(small, keypoints).descriptors
+        np.testing.assert_allclose(np.linalg.norm(descriptors, axis=1), 1, atol=1e-4)
+
+    def test_any_positive_size_is_described(self, extractor, small):
+        keypoints = Keypoints.from_points([[40, 40]] * 3, size=[1e-6, 1, 1e6])
+        descriptors = extractor.extract(small, keypoints).descriptors
+        np.testing.assert_allclose(np.linalg.norm(descriptors, axis=1), 1, atol=1e-4)
+
+    def test_given_keypoints_keep_their_order_and_position(self, extractor, small):
+        keypoints = Keypoints.from_points([[50, 40], [20, 30]], size=[3, 5], angle=[10, 20])
+        forth, back = extractor.extract(small, keypoints), extractor.extract(small, keypoints[::-1])
+        np.testing.assert_allclose(forth.descriptors, back.descriptors[::-1], atol=1e-5)
+        np.testing.assert_array_equal(forth.keypoints.xy, keypoints.xy)
+
+    @pytest.mark.parametrize("size", [0, -1, np.nan, np.inf])
+    def test_sizes_that_are_no_sizes_are_refused(self, extractor, small, size):
+        with pytest.raises(KeypointError, match=r"1 of 2 keypoints .*size.* number 1"):
+            extractor.extract(small, Keypoints.from_points([[5, 5], [6, 6]], size=[3, size]))
+
+    def test_position_that_is_not_finite_is_refused(self, extractor, small):
+        with pytest.raises(KeypointError, match="position"):
+            extractor.extract(small, Keypoints.from_points([[np.nan, 5]]))
+
+
+def test_the_range_of_16_bit_colour_is_that_of_its_channels():
+    blue = np.full((1, 1, 3), (4000, 0, 0), np.uint16)  # 12 bit; its gray value alone would pass for 10 bit
+    assert to_gray(blue)[0, 0] == pytest.approx(0.114 * 4000 / 4095, abs=2e-3)
+
+
+def test_values_too_large_for_float32_are_refused_without_a_warning(recwarn):
+    with pytest.raises(ImageError, match="infinite"):
+        to_gray(np.full((2, 2), 1e300))
+    assert not recwarn.list

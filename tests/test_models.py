@@ -1,0 +1,329 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+import shutil
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.numpy import save
+from safetensors.torch import save_file
+
+from logpolar.datasets.homographies import ViewOptions, make_view_pair
+from logpolar.errors import ModelError
+from logpolar.images import to_bytes, to_gray
+from logpolar.models import DEFAULT_MODEL, ModelCard, NetworkOptions, load_model, save_model, shipped_models
+from logpolar.network import DescriptorNetwork
+from logpolar.runtimes import OnnxRuntime
+from logpolar.sampling import Cartesian, LogPolar, sample_patches
+from logpolar.training.validation import score_pairs
+
+SHIPPED = Path(str(resources.files("logpolar") / "weights" / f"{DEFAULT_MODEL}.safetensors"))
+
+
+@pytest.fixture(scope="module")
+def parts():
+    """Tensors and metadata of a good model file, to spoil."""
+    with safe_open(SHIPPED, framework="numpy") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
+
+
+@pytest.fixture
+def spoil(parts, tmp_path):
+    """Write the good model file again with some of its metadata or tensors changed; None leaves one out."""
+
+    def write(metadata=None, tensors=None):
+        changed = [{**good, **(new or {})} for good, new in zip(parts, (tensors, metadata), strict=True)]
+        kept = [{name: value for name, value in values.items() if value is not None} for values in changed]
+        path = tmp_path / "spoilt.safetensors"
+        path.write_bytes(save(kept[0], kept[1]))
+        return path
+
+    return write
+
+
+def changed_card(parts, **changes):
+    """The good card as JSON, with entries of some of its sections changed."""
+    card = json.loads(parts[1]["card"])
+    for section, entries in changes.items():
+        card[section] = {**card[section], **entries} if isinstance(entries, dict) else entries
+    return json.dumps(card)
+
+
+def refuse(path, match=None):
+    with pytest.raises(ModelError, match=match) as caught:
+        load_model(path)
+    assert Path(path).name in str(caught.value)
+
+
+CARD = ModelCard(
+    "tiny",
+    "A test.",
+    LogPolar(40, 8, 16, inner_radius=0.25, antialias=False),
+    NetworkOptions(8, 16, circular=True, dropout=0.2),
+    {"data": "none", "seed": 3, "nested": {"steps": [1, 2]}},
+    {"nothing": {"N": 0, "fpr95": 0.25}},
+    "MIT",
+)
+
+
+@pytest.fixture(scope="module")
+def network():
+    torch.manual_seed(0)
+    network = DescriptorNetwork(CARD.network)
+    network(torch.rand(8, 8, 16))  # moves the statistics of the batch normalisation
+    return network.eval()
+
+
+@pytest.fixture(scope="module")
+def path(network, tmp_path_factory):
+    path = tmp_path_factory.mktemp("models") / "tiny.safetensors"
+    save_model(path, network, CARD)
+    return path
+
+
+class TestRoundTrip:
+    def test_card(self, path):
+        model = load_model(path)
+        assert model.card == CARD
+        assert model.name == "tiny"
+        assert model.sampling == CARD.sampling
+
+    def test_weights(self, path, network):
+        model = load_model(path)
+        for name, values in network.state_dict().items():
+            if name.endswith("weight"):
+                expected = values.numpy().astype(np.float16).astype(np.float32)
+                np.testing.assert_array_equal(model.weights[name], expected)
+            elif not name.endswith("num_batches_tracked"):
+                np.testing.assert_array_equal(model.weights[name], values.numpy())
+        assert all(values.dtype == np.float32 for values in model.weights.values())
+
+    def test_network(self, path, network):
+        loaded = load_model(path).network()
+        assert not loaded.training
+        assert loaded.options == CARD.network
+        patches = torch.rand(5, 8, 16)
+        with torch.no_grad():
+            torch.testing.assert_close(loaded(patches), network(patches), atol=5e-3, rtol=0)
+
+    def test_digest_is_that_of_the_file(self, path):
+        assert load_model(path).digest == hashlib.sha256(path.read_bytes()).hexdigest()
+
+    @pytest.mark.parametrize("sampling", [LogPolar(), LogPolar(12, inner_radius=0.5), Cartesian(antialias=False)])
+    def test_card_as_json(self, sampling):
+        card = ModelCard("name", "words", sampling, NetworkOptions(), {"seed": 1}, {"a": 0.5})
+        assert ModelCard.from_json(card.to_json()) == card
+
+
+class TestShipped:
+    def test_names(self):
+        assert DEFAULT_MODEL in shipped_models()
+        assert shipped_models() == sorted(file.stem for file in SHIPPED.parent.glob("*.safetensors"))
+
+    @pytest.mark.parametrize("name", shipped_models())
+    def test_cards_say_what_a_user_must_know(self, name):
+        card = load_model(name).card
+        assert card.name == name
+        assert card.description
+        assert isinstance(card.sampling, LogPolar | Cartesian)
+        assert card.training["data"]
+        assert {"seed", "steps"} <= set(card.training["optimisation"])
+        assert card.training["versions"]
+        assert card.licence
+        for figures in card.figures.values():
+            assert figures["pairs"] > 0
+            assert figures["correspondences"] > 0
+            assert 0 <= figures["fpr95"] < 1
+            assert 0.5 < figures["rank1"] <= 1
+
+    @pytest.mark.parametrize("name", shipped_models())
+    def test_they_recognise_keypoints(self, name, gray):
+        model = load_model(name)
+        runtime = OnnxRuntime(model)
+        pixels = to_bytes(gray)
+        pair = make_view_pair(pixels[:300, :300], pixels[300:], ViewOptions(max_zoom=2), np.random.default_rng(2))
+        score = score_pairs(
+            [pair], lambda view, points: runtime.describe(sample_patches(to_gray(view), points, model.sampling))
+        )
+        assert score.correspondences > 40
+        assert score.rank1 > 0.9
+
+    def test_by_path_or_name_the_same(self, tmp_path):
+        copy = shutil.copy(SHIPPED, tmp_path / "copy.safetensors")
+        by_name, by_path, by_text = load_model(DEFAULT_MODEL), load_model(copy), load_model(str(copy))
+        assert by_name.card == by_path.card == by_text.card
+        assert by_name.digest == by_path.digest == by_text.digest
+
+
+class TestNoModel:
+    def test_unknown_name_lists_those_there_are(self):
+        with pytest.raises(ModelError) as caught:
+            load_model("logpolar-97")
+        assert "logpolar-97" in str(caught.value)
+        assert all(name in str(caught.value) for name in shipped_models())
+
+    def test_missing_file(self, tmp_path):
+        refuse(tmp_path / "missing.safetensors")
+
+    def test_folder(self, tmp_path):
+        refuse(tmp_path)
+
+    @pytest.mark.parametrize("content", [b"", b"\0", b"Just some text, not a model at all.\n" * 20])
+    def test_not_safetensors(self, tmp_path, content):
+        path = tmp_path / "renamed.safetensors"
+        path.write_bytes(content)
+        refuse(path)
+
+    @pytest.mark.parametrize("share", [0.001, 0.5, 0.999])
+    def test_truncated(self, tmp_path, share):
+        data = SHIPPED.read_bytes()
+        path = tmp_path / "truncated.safetensors"
+        path.write_bytes(data[: int(share * len(data))])
+        refuse(path)
+
+    def test_pickle_is_refused_and_never_run(self, tmp_path):
+        class Trap:
+            def __reduce__(self):
+                return Path.touch, (tmp_path / "sprung",)
+
+        path = tmp_path / "pickle.safetensors"
+        path.write_bytes(pickle.dumps(Trap()))
+        refuse(path)
+        torch.save({"weights": torch.zeros(3), "trap": Trap()}, path)
+        refuse(path)
+        assert not (tmp_path / "sprung").exists()
+        pickle.loads(pickle.dumps(Trap()))
+        assert (tmp_path / "sprung").exists()  # the trap works
+
+    def test_plain_safetensors(self, tmp_path, parts):
+        path = tmp_path / "plain.safetensors"
+        path.write_bytes(save(parts[0]))
+        refuse(path, "not a logpolar model")
+
+
+class TestSpoilt:
+    def test_only_what_is_spoilt_matters(self, spoil):
+        assert load_model(spoil()).name == DEFAULT_MODEL
+
+    @pytest.mark.parametrize("value", [None, "pt", ""])
+    def test_format(self, spoil, value):
+        refuse(spoil({"format": value}), "format")
+
+    @pytest.mark.parametrize("value", [None, "2", "0"])
+    def test_version(self, spoil, value):
+        refuse(spoil({"version": value}), "version")
+
+    @pytest.mark.parametrize("key", ["card", "graph"])
+    def test_without_card_or_graph(self, spoil, key):
+        refuse(spoil({key: None}), key)
+
+    @pytest.mark.parametrize("text", ["", "{", "[1, 2]", "null", "3", '"card"', "{}"])
+    def test_card_that_is_none(self, spoil, text):
+        refuse(spoil({"card": text}))
+
+    def test_unknown_pattern(self, spoil, parts):
+        refuse(spoil({"card": changed_card(parts, sampling={"pattern": "hexagonal"})}), "hexagonal")
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"sampling": {"twist": 3}},
+            {"network": {"twist": 3}},
+            {"twist": 3},
+        ],
+    )
+    def test_unknown_key(self, spoil, parts, changes):
+        card = json.loads(parts[1]["card"])
+        for section, entries in changes.items():
+            card[section] = {**card[section], **entries} if section in card else entries
+        refuse(spoil({"card": json.dumps(card)}), "twist")
+
+    @pytest.mark.parametrize("section", ["name", "sampling", "network"])
+    def test_incomplete_card(self, spoil, parts, section):
+        card = json.loads(parts[1]["card"])
+        del card[section]
+        refuse(spoil({"card": json.dumps(card)}), section)
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"sampling": {"lambda": -1}},
+            {"sampling": {"lambda": "wide"}},
+            {"sampling": {"inner_radius": "middle"}},
+            {"sampling": {"rows": 16}},
+            {"network": {"columns": 64}},
+            {"network": {"rows": 30}, "sampling": {"rows": 30}},
+            {"network": {"dropout": 2}},
+            {"network": None},
+        ],
+    )
+    def test_values_that_cannot_be(self, spoil, parts, changes):
+        refuse(spoil({"card": changed_card(parts, **changes)}))
+
+    def test_size_of_sampling_and_network_differ(self, spoil, parts):
+        refuse(spoil({"card": changed_card(parts, sampling={"rows": 64})}), "patch size")
+
+    def test_graph_that_is_not_base64(self, spoil):
+        refuse(spoil({"graph": "!!!"}))
+
+
+class TestWeightsThatDoNotFit:
+    @pytest.fixture(
+        params=[
+            {"head.weight": None},
+            {"head.weight": np.zeros((128, 128, 4, 4), np.float16)},
+            {"blocks.0.norm.running_mean": None},
+            {"another": np.zeros(3, np.float32)},
+        ],
+        ids=["missing", "shape", "statistics", "unknown"],
+    )
+    def model(self, request, spoil):
+        return load_model(spoil(tensors=request.param))
+
+    def test_torch(self, model):
+        with pytest.raises(ModelError, match=model.name):
+            model.network()
+
+    def test_onnxruntime(self, model):
+        with pytest.raises(ModelError, match=model.name):
+            OnnxRuntime(model)
+
+    def test_card_of_another_size(self, spoil, parts):
+        model = load_model(spoil({"card": changed_card(parts, sampling={"rows": 64}, network={"rows": 64})}))
+        with pytest.raises(ModelError, match=model.name):
+            model.network()
+
+    @pytest.mark.parametrize("graph", ["", "AAAA"])
+    def test_graph_that_is_none(self, spoil, graph):
+        model = load_model(spoil({"graph": graph}))
+        with pytest.raises(ModelError, match=model.name):
+            OnnxRuntime(model)
+
+
+def test_a_network_in_channels_last_order_is_saved_right(tmp_path):
+    """Training leaves networks in that order; safetensors writes memory as it lies."""
+    options = NetworkOptions(8, 8)
+    network = DescriptorNetwork(options).eval().to(memory_format=torch.channels_last)
+    save_model(tmp_path / "m.safetensors", network, ModelCard("m", "", LogPolar(96, 8, 8), options))
+    patches = torch.rand(4, 8, 8)
+    cosine = (load_model(tmp_path / "m.safetensors").network()(patches) * network(patches)).sum(1)
+    assert cosine.min() > 0.999
+
+
+def test_a_file_of_bfloat16_tensors_is_refused(tmp_path):
+    save_file({"a": torch.zeros(3, dtype=torch.bfloat16)}, tmp_path / "m.safetensors")
+    with pytest.raises(ModelError, match=r"m\.safetensors"):
+        load_model(tmp_path / "m.safetensors")
+
+
+def test_a_card_for_other_patches_than_the_graphs_is_refused(spoil, parts):
+    card = json.loads(parts[1]["card"])
+    card["sampling"]["rows"] = card["network"]["rows"] = 64
+    with pytest.raises(ModelError, match="does not take the patches"):
+        OnnxRuntime(load_model(spoil(metadata={"card": json.dumps(card)})))
