@@ -16,7 +16,7 @@ Picture = NDArray[np.uint8]
 
 _GREEN, _RED, _WHITE = (80, 200, 60), (60, 60, 230), (255, 255, 255)
 _MAX_HEIGHT = 800
-_MAX_LINES = 150
+_MAX_LINES = 250
 
 
 def draw_matches(
@@ -29,7 +29,7 @@ def draw_matches(
 ) -> Picture:
     """Two images side by side with lines between matched points: green where ``good``, thin red where not.
 
-    No more than 150 lines of each colour are drawn, an even selection, so that one can still see the images.
+    No more than 250 lines of each colour are drawn, an even selection, so that one can still see the images.
     """
     left, left_scale = _panel(first)
     right, right_scale = _panel(second)

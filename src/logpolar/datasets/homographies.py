@@ -101,8 +101,9 @@ def _random_view(
     width: int, height: int, zoom: float, options: ViewOptions, random: np.random.Generator
 ) -> tuple[Matrix, tuple[int, int]]:
     """Homography from the photo to a view of it, and the view's (width, height)."""
-    most = options.max_turn if random.random() < 0.5 else min(options.max_turn, 20.0)
-    turn = random.uniform(-most, most)
+    turn = random.uniform(-options.max_turn, options.max_turn)
+    if random.random() < 0.5:
+        turn *= 20 / max(options.max_turn, 20)
     centre = np.array([width - 1, height - 1]) / 2
     # A view as large as the photo's own, times the zoom, but no larger than the photo.
     shape = np.minimum(np.round(np.array([width, height]) * zoom), (width, height)).astype(int)
