@@ -18,11 +18,11 @@ import numpy as np
 from common import save
 from logpolar.datasets.correspondences import CorrespondenceRules, find_correspondences
 from logpolar.datasets.homographies import ViewPair
-from logpolar.demo import root_sift
 from logpolar.detection import SiftDetector
+from logpolar.evaluation.baselines import root_sift
+from logpolar.evaluation.pairs import Describe, score_pairs
 from logpolar.extraction import Extractor
 from logpolar.images import read_gray, to_bytes, to_gray
-from logpolar.training.validation import Describe, score_pairs
 
 SEED = 0
 

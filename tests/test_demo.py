@@ -4,8 +4,9 @@ import cv2
 import numpy as np
 import pytest
 
-from logpolar.demo import RIGHT_WITHIN, demo_pair, demo_picture, root_sift, run_demo
+from logpolar.demo import RIGHT_WITHIN, demo_pair, demo_picture, run_demo
 from logpolar.detection import SiftDetector
+from logpolar.evaluation.baselines import root_sift
 from logpolar.keypoints import Keypoints
 
 

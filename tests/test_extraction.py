@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import cv2
 import numpy as np
 import pytest
@@ -83,6 +85,12 @@ def test_descriptors_stay_when_the_image_turns(extractor, gray, degrees):
     assert cosine(before, after).mean() >= 0.95
 
 
+def test_a_detector_that_finds_nonsense_is_refused(gray):
+    extractor = Extractor(detector=lambda image: Keypoints.from_points([[np.nan, 3]]))
+    with pytest.raises(KeypointError, match="finite"):
+        extractor.extract(gray)
+
+
 def test_outside_keypoints_are_described(extractor, gray):
     features = extractor.extract(gray, Keypoints.from_points([[-50, 600], [1e5, 3]]))
     assert np.isfinite(features.descriptors).all()
@@ -119,3 +127,10 @@ def test_settings_tell_extractors_apart():
     assert sift != Extractor(max_size=800).settings
     assert sift == Extractor(threads=1).settings
     assert len(sift["model_hash"]) == 64
+    assert orb != Extractor(detector=FeatureDetector(cv2.ORB.create(nfeatures=7))).settings
+    assert Extractor(detector=lambda gray: Keypoints.empty()).settings != Extractor(detector=other_detector).settings
+    json.dumps(orb)
+
+
+def other_detector(gray):
+    return Keypoints.empty()

@@ -19,6 +19,7 @@ from logpolar.errors import LogpolarError
 from logpolar.extraction import Extractor, Features
 from logpolar.folders import extract_images
 from logpolar.images import find_images
+from logpolar.keypoints import Keypoints
 from logpolar.storage import FeatureFile
 
 PATIENCE = 60  # seconds after which a test that waits for another process gives up
@@ -248,3 +249,15 @@ def test_a_name_that_is_not_utf8_is_left_out(tmp_path, photo):
     report = extract_images({path.name: path for path in (good, bad)}, tmp_path / "f.h5", Extractor)
     assert (report.done, list(report.failed)) == (1, [bad.name])
     assert "UTF-8" in report.failed[bad.name]
+
+
+def test_an_image_too_much_for_the_machine_does_not_stop_the_rest(folder, tmp_path):
+    def detector(gray):
+        if gray.max() == 0:
+            raise MemoryError("1 TB wanted")
+        return Keypoints.from_points([[5, 5]])
+
+    cv2.imwrite(str(folder / "huge.png"), np.zeros((20, 20), np.uint8))
+    report = extract_images(find_images([folder]), tmp_path / "f.h5", partial(Extractor, detector=detector))
+    assert report.done == 6
+    assert "1 TB wanted" in report.failed["huge.png"]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import cv2
@@ -259,3 +261,17 @@ def test_values_too_large_for_float32_are_refused_without_a_warning(recwarn):
     with pytest.raises(ImageError, match="infinite"):
         to_gray(np.full((2, 2), 1e300))
     assert not recwarn.list
+
+
+def test_threads_that_decode_leave_stderr_alone(tmp_path, photo, capfd):
+    path = tmp_path / "cut.png"
+    path.write_bytes(cv2.imencode(".png", photo)[1].tobytes()[:9000])
+
+    def read(_):
+        with pytest.raises(ImageError):
+            read_image(path)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(read, range(60)))
+    os.write(2, b"still here")
+    assert capfd.readouterr().err == "still here"

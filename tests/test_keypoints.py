@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import cv2
-import kornia.feature
 import numpy as np
 import pytest
 import torch
@@ -48,8 +47,18 @@ class TestDefaults:
         with pytest.raises(KeypointError, match="3 keypoints"):
             Keypoints.from_points(np.zeros((3, 2)), size=[1, 2])
 
+    @pytest.mark.parametrize("shape", [(2, 3), (2, 5), (4,), (1, 2, 2)])
+    def test_other_shapes_are_refused(self, shape):
+        with pytest.raises(KeypointError, match=r"\(N, 2\)"):
+            Keypoints.from_points(np.zeros(shape))
+
+    def test_double_precision_is_converted(self):
+        keypoints = Keypoints(np.zeros((2, 2)), np.ones(2), np.zeros(2), np.array([1, 2]))
+        assert {values.dtype for values in vars(keypoints).values()} == {np.dtype(np.float32)}
+
     def test_empty(self):
         assert len(Keypoints.empty()) == 0
+        assert len(Keypoints.from_points([])) == 0
 
 
 class TestCheck:
@@ -140,23 +149,29 @@ class TestColmap:
             Keypoints.from_colmap(np.zeros((2, 3)))
 
 
+@pytest.fixture(scope="module")
+def kornia_feature():
+    """kornia's newest versions, with the conventions that are tested here, want Python 3.11."""
+    return pytest.importorskip("kornia.feature")
+
+
 class TestLafs:
     def test_round_trip(self):
         keypoints = some_keypoints()
         assert_same(Keypoints.from_lafs(keypoints.to_lafs()), keypoints)
 
-    def test_kornia_builds_the_same_frames_from_the_opposite_angle(self):
+    def test_kornia_builds_the_same_frames_from_the_opposite_angle(self, kornia_feature):
         keypoints = some_keypoints()
-        expected = kornia.feature.laf_from_center_scale_ori(
+        expected = kornia_feature.laf_from_center_scale_ori(
             torch.from_numpy(keypoints.xy)[None],
             torch.from_numpy(6 * keypoints.size)[None, :, None, None],
             torch.from_numpy(-keypoints.angle)[None, :, None],
         )[0]
         np.testing.assert_allclose(keypoints.to_lafs(), expected.numpy(), atol=2e-3)
 
-    def test_kornia_reads_back_our_angle_with_the_opposite_sign(self):
+    def test_kornia_reads_back_our_angle_with_the_opposite_sign(self, kornia_feature):
         keypoints = some_keypoints()
-        orientation = kornia.feature.get_laf_orientation(torch.from_numpy(keypoints.to_lafs())[None])[0, :, 0]
+        orientation = kornia_feature.get_laf_orientation(torch.from_numpy(keypoints.to_lafs())[None])[0, :, 0]
         difference = (orientation.numpy() + keypoints.angle + 180) % 360 - 180
         assert np.abs(difference).max() < 1e-2
 

@@ -15,13 +15,14 @@ from safetensors.numpy import save
 from safetensors.torch import save_file
 
 from logpolar.datasets.homographies import ViewOptions, make_view_pair
+from logpolar.defaults import DEFAULT_MODEL
 from logpolar.errors import ModelError
+from logpolar.evaluation.pairs import score_pairs
 from logpolar.images import to_bytes, to_gray
-from logpolar.models import DEFAULT_MODEL, ModelCard, NetworkOptions, load_model, save_model, shipped_models
+from logpolar.models import ModelCard, NetworkOptions, load_model, save_model, shipped_models
 from logpolar.network import DescriptorNetwork
 from logpolar.runtimes import OnnxRuntime
 from logpolar.sampling import Cartesian, LogPolar, sample_patches
-from logpolar.training.validation import score_pairs
 
 SHIPPED = Path(str(resources.files("logpolar") / "weights" / f"{DEFAULT_MODEL}.safetensors"))
 
@@ -322,8 +323,46 @@ def test_a_file_of_bfloat16_tensors_is_refused(tmp_path):
         load_model(tmp_path / "m.safetensors")
 
 
+def test_a_card_for_another_network_than_the_graphs_is_refused(spoil, parts):
+    card = json.loads(parts[1]["card"])
+    card["network"]["circular"] = not card["network"]["circular"]
+    with pytest.raises(ModelError, match="not that of the network"):
+        OnnxRuntime(load_model(spoil(metadata={"card": json.dumps(card)})))
+
+
+@pytest.mark.parametrize("entry", ["name", "description", "training", "figures", "licence", "network", "sampling"])
+def test_a_card_with_an_entry_missing_is_refused(spoil, parts, entry):
+    card = json.loads(parts[1]["card"])
+    del card[entry]
+    with pytest.raises(ModelError, match=entry):
+        load_model(spoil(metadata={"card": json.dumps(card)}))
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("network", "normalisation", "ring"),
+        ("network", "circular", "yes"),
+        ("network", "rows", 32.0),
+        ("sampling", "antialias", 1),
+        ("sampling", "radius_ratio", "wide"),
+    ],
+)
+def test_a_card_with_an_impossible_value_is_refused(spoil, parts, section, key, value):
+    card = json.loads(parts[1]["card"])
+    card[section][key] = value
+    with pytest.raises(ModelError, match="damaged model file"):
+        load_model(spoil(metadata={"card": json.dumps(card)}))
+
+
+def test_weights_that_are_not_finite_are_refused(spoil, parts):
+    name, values = next(iter(parts[0].items()))
+    with pytest.raises(ModelError, match="not finite"):
+        load_model(spoil(tensors={name: values * np.nan}))
+
+
 def test_a_card_for_other_patches_than_the_graphs_is_refused(spoil, parts):
     card = json.loads(parts[1]["card"])
     card["sampling"]["rows"] = card["network"]["rows"] = 64
-    with pytest.raises(ModelError, match="does not take the patches"):
+    with pytest.raises(ModelError, match="not that of the network"):
         OnnxRuntime(load_model(spoil(metadata={"card": json.dumps(card)})))

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from logpolar.graph import export_graph
 from logpolar.models import Model, ModelCard, NetworkOptions
 from logpolar.network import DescriptorNetwork, normalize_contrast
+from logpolar.onnx_export import export_graph
 from logpolar.runtimes import OnnxRuntime
 from logpolar.sampling import LogPolar
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from logpolar.defaults import DEFAULT_MODEL
 from logpolar.detection import SiftDetector
 from logpolar.errors import LogpolarError, MissingExtraError
-from logpolar.models import DEFAULT_MODEL, load_model, shipped_models
+from logpolar.models import load_model, shipped_models
 from logpolar.runtimes import RUNTIME_NAMES, OnnxRuntime, TorchRuntime, open_runtime
 from logpolar.sampling import sample_patches
 

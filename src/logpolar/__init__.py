@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from logpolar.models import load_model as load_model
     from logpolar.models import shipped_models as shipped_models
     from logpolar.sampling import Cartesian as Cartesian
+    from logpolar.sampling import ImagePyramid as ImagePyramid
     from logpolar.sampling import LogPolar as LogPolar
     from logpolar.sampling import sample_patches as sample_patches
     from logpolar.storage import FeatureFile as FeatureFile
@@ -39,6 +40,7 @@ _HOME = {
     "FeatureFile": "storage",
     "Features": "extraction",
     "Keypoints": "keypoints",
+    "ImagePyramid": "sampling",
     "LogPolar": "sampling",
     "LogpolarError": "errors",
     "MatchingOptions": "matching",

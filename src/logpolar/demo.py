@@ -9,11 +9,12 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from logpolar.datasets.correspondences import warp_points
 from logpolar.detection import SiftDetector
 from logpolar.drawing import Picture, draw_matches, stack
+from logpolar.evaluation.baselines import root_sift
 from logpolar.extraction import Extractor
 from logpolar.geometry import estimate_homography
-from logpolar.images import to_bytes, to_gray
 from logpolar.keypoints import FloatArray, Keypoints
 from logpolar.matching import match_descriptors
 
@@ -73,28 +74,16 @@ def run_demo(pair: DemoPair, model: str, max_keypoints: int = 2048) -> tuple[lis
     ]
 
 
-def root_sift(image: NDArray[np.uint8], keypoints: Keypoints) -> FloatArray:
-    """OpenCV's SIFT descriptors of given keypoints, as RootSIFT: square root of the L1-normalised histogram."""
-    if len(keypoints) == 0:
-        return np.zeros((0, 128), np.float32)
-    sift = cv2.SIFT.create(enable_precise_upscale=True)
-    described, raw = sift.compute(to_bytes(to_gray(image)), keypoints.to_opencv())
-    if len(described) != len(keypoints):
-        raise RuntimeError("OpenCV dropped keypoints")
-    total = np.abs(raw).sum(axis=1, keepdims=True)
-    return np.asarray(np.sqrt(raw / np.maximum(total, 1e-12)), np.float32)
-
-
 def _measure(pair: DemoPair, keypoints: list[Keypoints], descriptors: list[FloatArray], name: str) -> DemoResult:
     matches = match_descriptors(descriptors[0], descriptors[1])
     first, second = (points.xy[rows] for points, rows in zip(keypoints, matches.indices.T, strict=True))
-    right = np.linalg.norm(_through(pair.homography, first) - second, axis=1) <= RIGHT_WITHIN
+    right = np.linalg.norm(warp_points(pair.homography, first)[0] - second, axis=1) <= RIGHT_WITHIN
     geometry = estimate_homography(first, second)
     error = np.inf
     if geometry.matrix is not None:
         height, width = pair.first.shape[:2]
         corners = np.array([[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]], np.float64)
-        gap = _through(geometry.matrix, corners) - _through(pair.homography, corners)
+        gap = warp_points(geometry.matrix, corners)[0] - warp_points(pair.homography, corners)[0]
         error = float(np.linalg.norm(gap, axis=1).mean())
     caption = f"{name}: {int(right.sum())} right of {len(matches)} matches (red: wrong)"
     picture = draw_matches(pair.first, pair.second, first, second, right, caption)
@@ -103,9 +92,3 @@ def _measure(pair: DemoPair, keypoints: list[Keypoints], descriptors: list[Float
 
 def demo_picture(results: list[DemoResult]) -> Picture:
     return stack([result.picture for result in results])
-
-
-def _through(homography: NDArray[np.float64], points: NDArray[np.floating]) -> NDArray[np.float64]:
-    if len(points) == 0:
-        return np.zeros((0, 2))
-    return np.asarray(cv2.perspectiveTransform(points.astype(np.float64)[None], homography)[0], np.float64)

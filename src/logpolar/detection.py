@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import cv2
 
+from logpolar.defaults import DEFAULT_MAX_KEYPOINTS
 from logpolar.images import to_bytes
 from logpolar.keypoints import FloatArray, Keypoints
 
@@ -16,7 +17,7 @@ from logpolar.keypoints import FloatArray, Keypoints
 class SiftDetector:
     """OpenCV's SIFT with precise upscaling: without it every keypoint is off by a quarter of a pixel."""
 
-    max_keypoints: int | None = 2048  # the strongest by response; None keeps all
+    max_keypoints: int | None = DEFAULT_MAX_KEYPOINTS  # the strongest by response; None keeps all
     contrast_threshold: float = 0.04  # lower finds more and fainter keypoints
     edge_threshold: float = 10.0  # higher keeps more edge-like keypoints
     sigma: float = 1.6  # blur of the first octave
@@ -37,7 +38,7 @@ class FeatureDetector:
     """Any OpenCV detector: ``FeatureDetector(cv2.ORB.create())``. Sizes and angles are taken as it reports them."""
 
     feature: cv2.Feature2D
-    max_keypoints: int | None = 2048  # the strongest by response; None keeps all
+    max_keypoints: int | None = DEFAULT_MAX_KEYPOINTS  # the strongest by response; None keeps all
 
     def __call__(self, gray: FloatArray) -> Keypoints:
         keypoints = Keypoints.from_opencv(self.feature.detect(to_bytes(gray), None))

@@ -14,8 +14,8 @@ from logpolar.images import Image, to_bytes, to_gray
 
 Picture = NDArray[np.uint8]
 
-_GREEN, _RED, _WHITE = (80, 200, 60), (60, 60, 230), (255, 255, 255)
-_MAX_HEIGHT = 800
+_GREEN, _RED = (80, 200, 60), (60, 60, 230)
+_MAX_SIDE = 800
 _MAX_LINES = 250
 
 
@@ -27,7 +27,7 @@ def draw_matches(
     good: NDArray[np.bool_],
     caption: str = "",
 ) -> Picture:
-    """Two images side by side with lines between matched points: green where ``good``, thin red where not.
+    """Two images side by side with lines between matched points: green where ``good``, red where not.
 
     No more than 250 lines of each colour are drawn, an even selection, so that one can still see the images.
     """
@@ -40,10 +40,10 @@ def draw_matches(
     canvas[: right.shape[0], left.shape[1] + gap :] = right
     starts = (first_xy + 0.5) * left_scale - 0.5
     ends = (second_xy + 0.5) * right_scale - 0.5 + (left.shape[1] + gap, 0)
-    for mask, colour, width in ((~good, _RED, 1), (good, _GREEN, 1)):
+    for mask, colour in ((~good, _RED), (good, _GREEN)):
         chosen = np.flatnonzero(mask)
         for index in chosen[:: max(-(-len(chosen) // _MAX_LINES), 1)]:
-            _line(canvas, starts[index], ends[index], colour, width)
+            _line(canvas, starts[index], ends[index], colour)
     return with_caption(canvas, caption) if caption else canvas
 
 
@@ -72,11 +72,11 @@ def write_picture(path: str | Path, picture: Picture) -> None:
 
 
 def _panel(image: Image) -> tuple[Picture, float]:
-    """8 bit BGR copy, at most 800 px high, and the scale it was reduced by."""
+    """8 bit BGR copy, its longer side at most 800 px, and the scale it was reduced by."""
     gray = to_bytes(to_gray(image))
     colour = image[:, :, :3] if image.ndim == 3 and image.shape[2] >= 3 and image.dtype == np.uint8 else None
     picture = cv2.cvtColor(gray, cv2.COLOR_GRAY2BGR) if colour is None else np.ascontiguousarray(colour)
-    scale = min(_MAX_HEIGHT / max(picture.shape[:2]), 1.0)
+    scale = min(_MAX_SIDE / max(picture.shape[:2]), 1.0)
     if scale < 1:
         picture = cv2.resize(picture, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
     return np.asarray(picture, np.uint8), scale
@@ -87,9 +87,8 @@ def _line(
     start: NDArray[np.floating],
     end: NDArray[np.floating],
     colour: tuple[int, int, int],
-    width: int,
 ) -> None:
     a, b = ((round(float(x)), round(float(y))) for x, y in (start, end))
-    cv2.line(canvas, a, b, colour, width, cv2.LINE_AA)
+    cv2.line(canvas, a, b, colour, 1, cv2.LINE_AA)
     for point in (a, b):
         cv2.circle(canvas, point, 2, colour, -1, cv2.LINE_AA)

@@ -2,7 +2,7 @@
 
 
 class LogpolarError(Exception):
-    """Base of every error that logpolar raises about what it was given."""
+    """Base of every error about files, images, keypoints and installs; an impossible option is a ``ValueError``."""
 
 
 class ImageError(LogpolarError):

@@ -8,15 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from logpolar.defaults import DEFAULT_MAX_SIZE, DEFAULT_MODEL, RuntimeName
 from logpolar.detection import Detector, SiftDetector
 from logpolar.images import Image, read_gray, shrink, to_gray
 from logpolar.keypoints import FloatArray, Keypoints
-from logpolar.models import DEFAULT_MODEL, Model, load_model
-from logpolar.runtimes import RuntimeName, open_runtime
+from logpolar.models import Model, load_model
+from logpolar.runtimes import open_runtime
 from logpolar.sampling import ImagePyramid
-
-DEFAULT_MAX_SIZE = 1600
-"""Longer side, in pixels, that larger images are reduced to before anything else."""
 
 _CHUNK = 1024
 """Keypoints whose patches exist at the same time."""
@@ -66,12 +64,12 @@ class Extractor:
     def settings(self) -> dict[str, Any]:
         """What decides how features come out. Files of features keep it, and refuse to mix different settings."""
         detector = self.detector
-        named = {each.name: getattr(detector, each.name) for each in fields(detector)} if is_dataclass(detector) else {}
+        names = [each.name for each in fields(detector)] if is_dataclass(detector) else []
         return {
             "model": self.model.name,
             "model_hash": self.model.digest,
             "max_size": self.max_size,
-            "detector": {"name": type(detector).__name__, **{key: _plain(value) for key, value in named.items()}},
+            "detector": {"name": _name(detector), **{name: _plain(getattr(detector, name)) for name in names}},
         }
 
     def extract(self, image: str | Path | Image, keypoints: Keypoints | None = None) -> Features:
@@ -88,7 +86,6 @@ class Extractor:
             scaled = self.detector(small)
             keypoints = scaled.resized(1 / factor_x, 1 / factor_y)
         else:
-            keypoints.check()
             scaled = keypoints.resized(factor_x, factor_y)
         return Features(keypoints, self._describe(small, scaled), (width, height))
 
@@ -101,5 +98,17 @@ class Extractor:
         return np.concatenate(parts) if parts else self._runtime.describe(np.zeros((0, 1, 1), np.float32))
 
 
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, str | int | float | bool | type(None)) else type(value).__name__
+def _name(thing: object) -> str:
+    """Where a detector comes from: its class or, of a function, its own name."""
+    named: Any = thing if hasattr(thing, "__qualname__") else type(thing)
+    return f"{named.__module__}.{named.__qualname__}".removeprefix("logpolar.detection.")
+
+
+def _plain(value: object) -> Any:
+    """A detector's option as JSON; of an OpenCV object, all that its getters tell."""
+    if isinstance(value, str | int | float | bool | type(None)):
+        return value
+    getters = {name: getattr(value, name) for name in dir(value) if name.startswith("get")}
+    answers = {name.removeprefix("get"): getter() for name, getter in getters.items() if name != "getDefaultName"}
+    simple = {name: answer for name, answer in answers.items() if isinstance(answer, str | int | float | bool)}
+    return {"name": _name(value), **simple}

@@ -16,7 +16,7 @@ from pathlib import Path
 import cv2
 from tqdm import tqdm
 
-from logpolar.errors import ImageError, LogpolarError
+from logpolar.errors import LogpolarError
 from logpolar.extraction import Extractor, Features
 from logpolar.storage import FeatureWriter
 
@@ -48,17 +48,19 @@ def extract_images(
     continue. Images that cannot be read are reported, not stored. ``jobs`` processes share the cores.
     """
     report = FolderReport()
-    settings = open_extractor(threads=1).settings
+    jobs = max(min(jobs, len(images)), 1)
+    extractor = open_extractor(threads=0 if jobs == 1 else 1)
     # HDF5 names are UTF-8; a file name that is not cannot be stored.
     unnamed = {name for name in images if name.encode(errors="ignore").decode() != name}
     report.failed = {name: f"{name!a}: the file's name cannot be written in UTF-8" for name in unnamed}
-    with FeatureWriter(output, settings, overwrite) as writer:
+    with FeatureWriter(output, extractor.settings, overwrite) as writer:
         todo = {name: path for name, path in images.items() if name not in writer.finished | unnamed}
         report.skipped = len(images) - len(todo) - len(unnamed)
         # Without a terminal there is no bar.
         disable = None if progress else True
         with tqdm(total=len(images), initial=len(images) - len(todo), unit="image", disable=disable) as bar:
-            for name, result in _results(todo, open_extractor, max(min(jobs, len(todo)), 1)):
+            made = _in_turn(todo, extractor) if jobs == 1 else _in_parallel(todo, open_extractor, jobs)
+            for name, result in made:
                 if isinstance(result, Features):
                     writer.add(name, result)
                     report.done += 1
@@ -71,15 +73,16 @@ def extract_images(
     return report
 
 
-def _results(
+def _in_turn(images: Mapping[str, Path], extractor: Extractor) -> Iterator[tuple[str, Features | str]]:
+    """Features, or the reason why there are none, of each image."""
+    for name, path in images.items():
+        yield name, _extract(extractor, path)
+
+
+def _in_parallel(
     images: Mapping[str, Path], open_extractor: OpenExtractor, jobs: int
 ) -> Iterator[tuple[str, Features | str]]:
-    """Features, or the reason why there are none, of each image as it gets ready."""
-    if jobs == 1:
-        extractor = open_extractor(threads=0)
-        for name, path in images.items():
-            yield name, _extract(extractor, path)
-        return
+    """The same in several processes, each image as it gets ready."""
     threads = max((os.cpu_count() or 1) // jobs, 1)
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(jobs, context, _start_worker, (open_extractor, threads))
@@ -102,8 +105,10 @@ def _results(
 def _extract(extractor: Extractor, path: Path) -> Features | str:
     try:
         return extractor.extract(path)
-    except ImageError as error:
-        return str(error)
+    except LogpolarError as error:
+        return str(error) if str(path) in str(error) else f"{path}: {error}"
+    except (cv2.error, MemoryError) as error:
+        return f"{path}: cannot be described ({type(error).__name__}: {error})"
 
 
 _worker_extractor: Extractor

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,8 @@ IMAGE_SUFFIXES = frozenset(
 
 Image = NDArray[Any]
 
+_stderr_lock = threading.Lock()  # a process has one stderr, whatever the number of threads that decode
+
 
 def read_image(path: str | Path) -> Image:
     """The image as stored: gray, BGR or BGRA; 8 or 16 bit or float. Raises ``ImageError`` with the reason."""
@@ -65,6 +68,11 @@ def read_image(path: str | Path) -> Image:
 @contextlib.contextmanager
 def _silent_decoders() -> Iterator[None]:
     """Keep OpenCV, libpng and libjpeg from writing to stderr: what they have to say is in our own error."""
+    with _stderr_lock:
+        yield from _without_stderr()
+
+
+def _without_stderr() -> Iterator[None]:
     previous = cv2.utils.logging.getLogLevel()
     cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
     try:

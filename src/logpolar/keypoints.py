@@ -6,13 +6,13 @@ Convention:
     - ``angle``: degrees in [0, 360), clockwise on the screen (from the x axis towards the y axis, which points down).
     - ``response``: strength; larger is better.
 
-=========  =======================  =============  ===============================
-           position                 scale          angle
-=========  =======================  =============  ===============================
-OpenCV     the same                 the same       the same; -1 stands for none
-COLMAP     x + 0.5, y + 0.5         size / 2       radians, the same sense
-LAF        the same                 any, see below  degrees, the opposite sense
-=========  =======================  =============  ===============================
+=========  ==================  ====================  ============================
+           position            scale                 angle
+=========  ==================  ====================  ============================
+OpenCV     the same            the same              the same; -1 stands for none
+COLMAP     x + 0.5, y + 0.5    size / 2              radians, the same sense
+LAF        the same            see ``from_lafs``     degrees, the opposite sense
+=========  ==================  ====================  ============================
 """
 
 from __future__ import annotations
@@ -35,6 +35,10 @@ DEFAULT_ANGLE = 0.0
 """Angle given to keypoints that come without one: upright."""
 
 
+MAX_SIZE = 1e6
+"""Diameter in pixels above which a keypoint is taken for a mistake."""
+
+
 @dataclass(frozen=True, eq=False)
 class Keypoints:
     """N keypoints as float32 arrays: ``xy`` (N, 2), ``size`` (N,), ``angle`` (N,), ``response`` (N,)."""
@@ -45,6 +49,8 @@ class Keypoints:
     response: FloatArray
 
     def __post_init__(self) -> None:
+        for each in fields(self):
+            object.__setattr__(self, each.name, np.asarray(getattr(self, each.name), np.float32))
         count = len(self.xy)
         if self.xy.shape != (count, 2):
             raise KeypointError(f"keypoint positions must have shape (N, 2), not {self.xy.shape}")
@@ -76,7 +82,11 @@ class Keypoints:
         Without ``size`` every keypoint gets ``DEFAULT_SIZE`` (4 px), without ``angle`` ``DEFAULT_ANGLE`` (0, upright),
         without ``response`` 1. A single number stands for all keypoints.
         """
-        points = np.asarray(xy, np.float32).reshape(-1, 2)
+        points = np.asarray(xy, np.float32)
+        if points.size == 0:
+            points = points.reshape(0, 2)
+        if points.ndim != 2 or points.shape[1] != 2:
+            raise KeypointError(f"keypoint positions must have shape (N, 2), not {points.shape}")
 
         def filled(values: ArrayLike | None, default: float) -> FloatArray:
             given = np.asarray(default if values is None else values, np.float32)
@@ -94,13 +104,13 @@ class Keypoints:
     def check(self) -> None:
         """Raise ``KeypointError`` unless every keypoint can be described.
 
-        Positions, sizes and angles must be finite and sizes positive. Positions outside the image are allowed: the
-        image is continued by reflection.
+        Everything must be finite, sizes positive and at most ``MAX_SIZE``. Positions outside the image are allowed:
+        the image is continued by reflection.
         """
         finite = np.isfinite(self.xy).all(axis=1) & np.isfinite(self.angle)
         for good, what in (
             (finite, "a position or angle that is not finite"),
-            (np.isfinite(self.size) & (self.size > 0), "a size that is not a positive number"),
+            ((self.size > 0) & (self.size <= MAX_SIZE), f"a size that is not between 0 and {MAX_SIZE:g} px"),
         ):
             if not good.all():
                 bad = np.flatnonzero(~good)

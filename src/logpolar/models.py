@@ -19,7 +19,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -27,12 +27,10 @@ from safetensors.numpy import save as safetensors_bytes
 
 from logpolar.errors import MissingExtraError, ModelError
 from logpolar.keypoints import FloatArray
-from logpolar.sampling.patterns import Pattern, pattern_from_dict, pattern_to_dict
+from logpolar.sampling.patterns import Pattern, check_entries, pattern_from_dict, pattern_to_dict
 
 if TYPE_CHECKING:
     from logpolar.network import DescriptorNetwork
-
-DEFAULT_MODEL = "logpolar-96"
 
 _FORMAT, _VERSION = "logpolar-model", "1"
 _SUFFIX = ".safetensors"
@@ -46,13 +44,21 @@ class NetworkOptions:
     columns: int = 32
     circular: bool = False  # rows (angles) continue from the last to the first in every convolution
     dropout: float = 0.1  # while training, before the last convolution
+    normalisation: Literal["patch"] = "patch"  # each patch to zero mean and unit standard deviation
 
     def __post_init__(self) -> None:
+        if self.normalisation != "patch":
+            raise ValueError(f"unknown normalisation {self.normalisation!r} (known: patch)")
+        if not isinstance(self.circular, bool):
+            raise ValueError(f"circular must be true or false, not {self.circular!r}")
         sides = (self.rows, self.columns)
         if not all(isinstance(side, int) and side >= 4 and side % 4 == 0 for side in sides):
             raise ValueError(f"rows and columns must be multiples of 4, not {self.rows} x {self.columns}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must lie in [0, 1), not {self.dropout}")
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
 
 
 @dataclass(frozen=True)
@@ -78,12 +84,12 @@ class ModelCard:
     def from_json(cls, text: str) -> ModelCard:
         """The inverse of ``to_json``; raises ``ValueError`` for anything else."""
         values = json.loads(text)
-        try:
-            sampling = pattern_from_dict(values.pop("sampling"))
-            network = NetworkOptions(**values.pop("network"))
-            return cls(sampling=sampling, network=network, **values)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"the card is incomplete or has unknown entries: {error}") from error
+        check_entries(values, cls, "card")
+        check_entries(values["network"], NetworkOptions, "card's network")
+        if not isinstance(values["training"], dict) or not isinstance(values["figures"], dict):
+            raise ValueError("the card's training and figures must be tables")
+        network, sampling = NetworkOptions(**values.pop("network")), pattern_from_dict(values.pop("sampling"))
+        return cls(network=network, sampling=sampling, **values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +144,7 @@ def load_model(name_or_path: str | Path) -> Model:
 
 def save_model(path: str | Path, network: DescriptorNetwork, card: ModelCard) -> None:
     """Write a model file: the network's weights as float16, its graph, and the card."""
-    from logpolar.graph import export_graph
+    from logpolar.onnx_export import export_graph
 
     weights = {
         # The statistics of the batch normalisation are few and may be small: they stay in float32. The memory layout
@@ -169,6 +175,8 @@ def _read(path: Path, source: str) -> Model:
         graph = base64.b64decode(metadata["graph"], validate=True)
     except ValueError as error:
         raise ModelError(f"{source}: damaged model file: {error}") from error
+    if not all(np.isfinite(values).all() for values in weights.values()):
+        raise ModelError(f"{source}: some of the weights are not finite")
     return Model(card, weights, graph, hashlib.sha256(path.read_bytes()).hexdigest())
 
 

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from logpolar.defaults import DESCRIPTOR_SIZE
 from logpolar.models import NetworkOptions
 
-DESCRIPTOR_SIZE = 128
 _CONTRAST_FLOOR = 1e-4  # added to a patch's contrast: noise in flat patches (intensities in [0, 1]) stays small
 
 

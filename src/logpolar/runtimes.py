@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from logpolar.defaults import DESCRIPTOR_SIZE, RUNTIME_NAMES, RuntimeName
 from logpolar.errors import LogpolarError, MissingExtraError, ModelError
 from logpolar.keypoints import FloatArray
 from logpolar.models import Model
-
-RuntimeName: TypeAlias = Literal["onnxruntime", "torch", "cuda"]
-RUNTIME_NAMES: tuple[RuntimeName, ...] = ("onnxruntime", "torch", "cuda")
 
 
 class Runtime(ABC):
@@ -26,7 +23,7 @@ class Runtime(ABC):
         patches = np.ascontiguousarray(patches, np.float32)
         starts = range(0, len(patches), self.chunk)
         parts = [self._run(patches[start : start + self.chunk]) for start in starts]
-        return np.concatenate(parts) if parts else np.zeros((0, 128), np.float32)
+        return np.concatenate(parts) if parts else np.zeros((0, DESCRIPTOR_SIZE), np.float32)
 
     @abstractmethod
     def _run(self, patches: FloatArray) -> FloatArray:
@@ -49,24 +46,29 @@ class OnnxRuntime(Runtime):
             self._session = onnxruntime.InferenceSession(model.graph, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's own errors share no base class
             raise ModelError(f"model '{model.name}': onnxruntime cannot load its graph ({error})") from error
-        expected = [model.sampling.rows, model.sampling.columns]
-        if list(self._session.get_inputs()[0].shape[1:]) != expected:
-            raise ModelError(f"model '{model.name}': its graph does not take the patches its card describes")
+        described = self._session.get_modelmeta().custom_metadata_map.get("network")
+        if described != model.card.network.to_json():
+            raise ModelError(f"model '{model.name}': its graph is not that of the network its card describes")
 
     def _run(self, patches: FloatArray) -> FloatArray:
         return np.asarray(self._session.run(None, {"patches": patches})[0], np.float32)
 
 
 class TorchRuntime(Runtime):
-    """torch on a CPU or a CUDA device; chunks are filled up, so that every run has the same shape."""
+    """torch on a CPU or a CUDA device; chunks are filled up, so that every run has the same shape.
 
-    def __init__(self, model: Model, chunk: int = 256, device: str = "cpu") -> None:
+    ``threads`` other than 0 sets the number of threads of all of torch.
+    """
+
+    def __init__(self, model: Model, chunk: int = 256, device: str = "cpu", threads: int = 0) -> None:
         try:
             import torch
         except ImportError as error:
             raise MissingExtraError("the torch runtime", "torch") from error
         if device.startswith("cuda") and not torch.cuda.is_available():
             raise LogpolarError("torch sees no CUDA device; use the runtime 'onnxruntime' or 'torch'")
+        if threads:
+            torch.set_num_threads(threads)
         self.chunk = chunk
         self._torch = torch
         self._device = torch.device(device)
@@ -75,7 +77,8 @@ class TorchRuntime(Runtime):
     def _run(self, patches: FloatArray) -> FloatArray:
         padding = ((0, self.chunk - len(patches)), (0, 0), (0, 0))
         filled: NDArray[np.float32] = np.pad(patches, padding)
-        with self._torch.inference_mode():
+        # Full float32 on the GPU as well: TF32, which torch allows by default, would show in the third digit.
+        with self._torch.inference_mode(), self._torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
             descriptors = self._network(self._torch.from_numpy(filled).to(self._device))
         return np.asarray(descriptors.cpu().numpy()[: len(patches)], np.float32)
 
@@ -85,5 +88,5 @@ def open_runtime(model: Model, name: RuntimeName = "onnxruntime", threads: int =
     if name == "onnxruntime":
         return OnnxRuntime(model, threads=threads)
     if name in ("torch", "cuda"):
-        return TorchRuntime(model, device="cpu" if name == "torch" else "cuda")
+        return TorchRuntime(model, device="cpu" if name == "torch" else "cuda", threads=threads)
     raise LogpolarError(f"unknown runtime '{name}' (known: {', '.join(RUNTIME_NAMES)})")

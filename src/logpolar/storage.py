@@ -31,6 +31,7 @@ from logpolar.errors import StorageError
 from logpolar.extraction import Features
 from logpolar.keypoints import Keypoints
 from logpolar.matching import Matches
+from logpolar.outputs import check_place
 
 _FORMAT, _VERSION = "logpolar-features", 1
 
@@ -97,9 +98,10 @@ class FeatureFile:
 class FeatureWriter:
     """Adds images to a feature file, one transaction each. Use it as a context manager.
 
-    Whatever happens, the path names a complete HDF5 file with every image that was added: the file is never modified
-    in place. There are two copies of it. An addition is written to the spare copy, which then takes the file's place
-    by an atomic rename; the former file becomes the spare, one addition behind, and catches up with the next.
+    Whatever happens, the path names a complete HDF5 file with every image that was added. There are two copies. An
+    addition is written to the spare copy, which then takes the file's place by an atomic rename; the former file
+    becomes the spare, one addition behind, and catches up with the next. Readers that use HDF5 are safe meanwhile (its
+    locks keep the writer off what they have open); to copy the file with other tools, wait for the end of the run.
     """
 
     def __init__(self, path: str | Path, settings: Mapping[str, Any], overwrite: bool = False) -> None:
@@ -120,8 +122,12 @@ class FeatureWriter:
             raise
 
     def __enter__(self) -> FeatureWriter:
-        if not self.path.exists():
-            self._add(lambda file: None)
+        try:
+            if not self.path.exists():
+                self._add(lambda file: None)
+        except BaseException:
+            self._lock.release()
+            raise
         return self
 
     def __exit__(
@@ -188,6 +194,8 @@ class FeatureWriter:
         self._spare.replace(self.path)
         if kept:
             self._former.replace(self._spare)
+        if os.name == "posix":
+            _flush(self.path.parent)  # the rename itself
 
     def _drop_spare(self) -> None:
         for path in (self._spare, self._former):
@@ -199,11 +207,7 @@ class _Lock:
 
     def __init__(self, path: Path) -> None:
         self._path = path.with_name(path.name + ".lock")
-        if path.is_dir():
-            raise StorageError(f"{path}: is a folder, not a file")
-        if not path.parent.is_dir():
-            state = "is not a folder" if path.parent.exists() else "does not exist"
-            raise StorageError(f"{path}: the folder {path.parent} {state}")
+        check_place(path, StorageError)
         try:
             self._file = self._path.open("w")
         except OSError as error:
@@ -285,6 +289,9 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _flush(path: Path) -> None:
-    """Hand the file's content to the disk before the rename that makes it count."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+    """Hand what a file or a folder holds to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

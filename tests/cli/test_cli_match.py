@@ -223,10 +223,17 @@ class TestOutput:
     def test_an_earlier_file_is_replaced(self, photos, tmp_path):
         path = tmp_path / "matches.h5"
         run_match(*photos, "--h5", path, "--model", "cartesian-12")
-        assert run_match(photos[0], photos[0], "--h5", path).exit_code == 0
+        assert run_match(*photos, "--h5", path).exit_code == 0
         with FeatureFile(path) as file:
-            assert file.names() == ["first.png"]
+            assert file.names() == ["first.png", "second.png"]
             assert file.settings["model"] == "logpolar-96"
+
+    def test_a_file_of_other_images_is_left_alone(self, photos, tmp_path):
+        path = tmp_path / "features.h5"
+        run_match(*photos, "--h5", path)
+        assert_one_error(run_match(photos[0], photos[0], "--h5", path), "features.h5", "other images")
+        with FeatureFile(path) as file:
+            assert file.names() == ["first.png", "second.png"]
 
     def test_a_file_of_somebody_else_is_left_alone(self, photos, tmp_path):
         with h5py.File(tmp_path / "theirs.h5", "w") as file:

@@ -9,11 +9,11 @@ import pytest
 from click.testing import CliRunner
 
 from logpolar.cli import main
+from logpolar.evaluation.pairs import Score
 from logpolar.extraction import Extractor
 from logpolar.models import load_model
 from logpolar.sampling import Cartesian, LogPolar
 from logpolar.training import photos as training
-from logpolar.training.validation import Score
 
 
 @pytest.fixture

@@ -119,7 +119,10 @@ def test_plain_values_and_back(pattern):
         ({"lambda": 12}, "None"),
         ({"pattern": "cartesian"}, "lambda"),
         ({"pattern": "cartesian", "lambda": 12, "colour": 1}, "colour"),
-        ({"pattern": "cartesian", "lambda": -1}, "positive"),
+        ({"pattern": "cartesian", "lambda": 12, "rows": 32, "columns": 32}, "antialias"),
+        ({"pattern": "cartesian", "lambda": -1, "rows": 32, "columns": 32, "antialias": True}, "positive"),
+        ({"pattern": "cartesian", "lambda": 12, "rows": 32.0, "columns": 32, "antialias": True}, "row"),
+        ({"pattern": "cartesian", "lambda": 12, "rows": 32, "columns": 32, "antialias": "no"}, "antialias"),
     ],
 )
 def test_what_is_no_pattern_is_refused(values, message):

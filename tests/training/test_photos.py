@@ -13,6 +13,7 @@ from logpolar.datasets.correspondences import CorrespondenceRules
 from logpolar.datasets.homographies import ViewOptions
 from logpolar.detection import SiftDetector
 from logpolar.errors import LogpolarError
+from logpolar.evaluation.pairs import Score
 from logpolar.images import to_bytes
 from logpolar.models import NetworkOptions, load_model
 from logpolar.network import DescriptorNetwork
@@ -20,7 +21,6 @@ from logpolar.sampling import Cartesian, LogPolar, sample_patches
 from logpolar.training.batches import BatchOptions
 from logpolar.training.loop import TrainingOptions
 from logpolar.training.photos import PhotoRecipe, make_card, split_photos, torch_describer, train_on_photos
-from logpolar.training.validation import Score
 
 RECIPE = PhotoRecipe(
     pattern=LogPolar(48, 8, 8, inner_radius=0.5),

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import click
 
-from logpolar.cli.options import Number, picture_path
+from logpolar.cli.options import Number
+from logpolar.defaults import DEFAULT_MODEL
+from logpolar.outputs import check_picture
 
 
 @click.command(
@@ -21,7 +23,7 @@ from logpolar.cli.options import Number, picture_path
     show_default=True,
     help="Picture to write (.png, .jpg, .webp).",
 )
-@click.option("--model", "-m", default="logpolar-96", show_default=True, help="Shipped model or model file.")
+@click.option("--model", "-m", default=DEFAULT_MODEL, show_default=True, help="Shipped model or model file.")
 @click.option(
     "--zoom", type=Number(1, 6), default=3.0, show_default=True, help="How many times smaller the second view is."
 )
@@ -41,7 +43,7 @@ def demo(output: Path, model: str, zoom: float, turn: float, noise: float) -> No
     from logpolar.demo import RIGHT_WITHIN, demo_pair, demo_picture, run_demo
     from logpolar.drawing import write_picture
 
-    picture_path(output)
+    check_picture(output)
     pair = demo_pair(zoom, turn, noise)
     keypoints, results = run_demo(pair, model)
     sizes = [f"{view.shape[1]} x {view.shape[0]}" for view in (pair.first, pair.second)]

@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from logpolar.cli.options import Number, extraction_options, open_extractor, output_path, picture_path
+from logpolar.cli.options import Number, extraction_options, open_extractor
 from logpolar.errors import LogpolarError
+from logpolar.outputs import check_output, check_picture
 
 
 @click.command(epilog="Example: logpolar match a.jpg b.jpg -o matches.png --h5 matches.h5")
@@ -55,17 +56,16 @@ def match(
     from logpolar.geometry import Geometry, estimate_fundamental, estimate_homography
     from logpolar.images import read_image
     from logpolar.matching import MatchingOptions, match_descriptors
-    from logpolar.storage import FeatureFile, FeatureWriter
+    from logpolar.storage import FeatureWriter
 
+    names = _names(first, second)
     if output:
-        picture_path(output, first, second)
+        check_picture(output, first, second)
     if h5:
-        output_path(h5, first, second)
-        if h5 == output:
+        check_output(h5, first, second)
+        if output and h5.resolve() == output.resolve():
             raise LogpolarError(f"{h5}: the picture and the HDF5 file need names of their own")
-        if h5.exists():
-            FeatureFile(h5).close()  # refuses to replace anything else
-    images = read_image(first), read_image(second)
+        _check_replaceable(h5, names)
     extractor = open_extractor(**extraction)
     ours, theirs = extractor.extract(first), extractor.extract(second)
     matches = match_descriptors(ours.descriptors, theirs.descriptors, MatchingOptions(ratio))
@@ -83,7 +83,6 @@ def match(
     if geometry != "none":
         click.echo(f"{verified.inlier_count} of them agree with one {geometry} ({threshold:g} px)")
     if h5:
-        names = _names(first, second)
         with FeatureWriter(h5, extractor.settings, overwrite=True) as writer:
             for name, found in {names[0]: ours, names[1]: theirs}.items():
                 writer.add(name, found)
@@ -91,8 +90,20 @@ def match(
         click.echo(f"wrote {h5}")
     if output:
         caption = f"{verified.inlier_count} of {len(matches)} matches agree" if geometry != "none" else ""
-        write_picture(output, draw_matches(*images, here, there, verified.inliers, caption))
+        picture = draw_matches(read_image(first), read_image(second), here, there, verified.inliers, caption)
+        write_picture(output, picture)
         click.echo(f"wrote {output}")
+
+
+def _check_replaceable(path: Path, names: tuple[str, str]) -> None:
+    """An earlier result of the same two images may be replaced, nothing else."""
+    from logpolar.storage import FeatureFile
+
+    if path.exists():
+        with FeatureFile(path) as file:
+            others = set(file.names()) - set(names)
+        if others:
+            raise LogpolarError(f"{path}: holds other images ({len(others)}); choose another name")
 
 
 def _names(first: Path, second: Path) -> tuple[str, str]:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from logpolar.errors import LogpolarError
+from logpolar.defaults import (
+    DEFAULT_MAX_KEYPOINTS,
+    DEFAULT_MAX_SIZE,
+    DEFAULT_MODEL,
+    RUNTIME_NAMES,
+    RuntimeName,
+)
 
 if TYPE_CHECKING:
     from logpolar.extraction import Extractor
-    from logpolar.runtimes import RuntimeName
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -46,25 +50,25 @@ inner_radius_option = click.option(
 )
 
 _EXTRACTION = (
-    click.option("--model", "-m", default="logpolar-96", show_default=True, help="Shipped model or model file."),
+    click.option("--model", "-m", default=DEFAULT_MODEL, show_default=True, help="Shipped model or model file."),
     click.option(
         "--max-keypoints",
         type=click.IntRange(min=1),
-        default=2048,
+        default=DEFAULT_MAX_KEYPOINTS,
         show_default=True,
         help="Keep the strongest keypoints of each image.",
     ),
     click.option(
         "--max-size",
         type=click.IntRange(min=0),
-        default=1600,
+        default=DEFAULT_MAX_SIZE,
         show_default=True,
         help="Reduce larger images to this many pixels on the longer side; 0 never does.",
     ),
     click.option(
         "--runtime",
-        type=click.Choice(["onnxruntime", "torch", "cuda"]),
-        default="onnxruntime",
+        type=click.Choice(RUNTIME_NAMES),
+        default=RUNTIME_NAMES[0],
         show_default=True,
         help="What runs the network; torch and cuda need the extra 'torch'.",
     ),
@@ -84,29 +88,3 @@ def open_extractor(model: str, max_keypoints: int, max_size: int, runtime: Runti
     from logpolar.extraction import Extractor
 
     return Extractor(model, SiftDetector(max_keypoints), max_size or None, runtime, threads)
-
-
-def output_path(path: Path, *inputs: Path) -> Path:
-    """Check that a file can be created there, before any work is done for it, and that it is none of the inputs."""
-    if any(path.exists() and each.exists() and path.samefile(each) for each in inputs):
-        raise LogpolarError(f"{path}: would overwrite an input")
-    if path.is_dir():
-        raise LogpolarError(f"{path}: is a folder, not a file")
-    if not path.parent.is_dir():
-        state = "is not a folder" if path.parent.exists() else "does not exist"
-        raise LogpolarError(f"{path}: the folder {path.parent} {state}")
-    existed = path.exists()
-    try:
-        path.open("ab").close()
-    except OSError as error:
-        raise LogpolarError(f"{path}: cannot be written ({(error.strerror or str(error)).lower()})") from error
-    if not existed:
-        path.unlink()
-    return path
-
-
-def picture_path(path: Path, *inputs: Path) -> Path:
-    """``output_path`` for a picture, whose ending decides its format."""
-    if path.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp"):
-        raise LogpolarError(f"{path}: pictures are written as .png, .jpg or .webp")
-    return output_path(path, *inputs)

@@ -7,7 +7,9 @@ from typing import Any
 
 import click
 
-from logpolar.cli.options import Number, inner_radius_option, output_path
+from logpolar.cli.options import Number, inner_radius_option
+from logpolar.defaults import DEFAULT_MAX_SIZE
+from logpolar.outputs import check_output
 
 
 @click.command(
@@ -34,7 +36,9 @@ from logpolar.cli.options import Number, inner_radius_option, output_path
 )
 @inner_radius_option
 @click.option("--antialias/--no-antialias", default=True, show_default=True, help="Look up in a Gaussian pyramid.")
-@click.option("--max-size", type=click.IntRange(min=0), default=1600, show_default=True, help="Reduce larger images.")
+@click.option(
+    "--max-size", type=click.IntRange(min=0), default=DEFAULT_MAX_SIZE, show_default=True, help="Reduce larger images."
+)
 def patches(
     image: Path,
     output: Path,
@@ -54,7 +58,7 @@ def patches(
 
     if output.suffix.lower() not in (".png", ".jpg", ".jpeg", ".pdf", ".svg"):
         raise LogpolarError(f"{output}: figures are written as .png, .jpg, .pdf or .svg")
-    output_path(output, image)
+    check_output(output, image)
     gray = shrink(read_gray(image), max_size or None)
     # Prefer keypoints whose support is a part of the image: one sees more than with the image a dot in its support.
     fitting = 0.4 * min(gray.shape) / (log_polar_lambda / 2)

@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from logpolar.cli.options import Number, inner_radius_option, output_path
+from logpolar.cli.options import Number, inner_radius_option
+from logpolar.outputs import check_output
 
 
 @click.command(
@@ -63,7 +64,7 @@ def train(
 
     if output.suffix != ".safetensors":
         raise LogpolarError(f"{output}: a model file's name ends with .safetensors")
-    output_path(output)
+    check_output(output)
     log_polar = pattern == "log-polar"
     recipe = PhotoRecipe(
         pattern=LogPolar(lambda_ or 96.0, inner_radius=inner_radius, antialias=antialias)

@@ -7,6 +7,8 @@ Convention:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import cv2
 import numpy as np
 from numpy.typing import NDArray
@@ -50,20 +52,20 @@ class ImagePyramid:
     def sample(self, keypoints: Keypoints, pattern: Pattern) -> FloatArray:
         """Patches (N, rows, columns), intensities as in the image."""
         patches = np.empty((len(keypoints), pattern.rows, pattern.columns), np.float32)
-        for start in range(0, len(keypoints), _CHUNK):
-            part = keypoints[start : start + _CHUNK]
-            points = pattern.locate(part.xy, part.size, part.angle)
-            patches[start : start + _CHUNK] = self._look_up(points, pattern.antialias)
+        for part, points in _located(keypoints, pattern):
+            patches[part] = self._look_up(points, pattern.antialias)
         return patches
 
     def validity(self, keypoints: Keypoints, pattern: Pattern) -> NDArray[np.bool_]:
         """Mask (N, rows, columns) of the samples that lie on the image rather than on its reflection."""
-        points = pattern.locate(keypoints.xy, keypoints.size, keypoints.angle)
-        return np.asarray(inside(points, self.width, self.height))
+        mask = np.empty((len(keypoints), pattern.rows, pattern.columns), np.bool_)
+        for part, points in _located(keypoints, pattern):
+            mask[part] = inside(points, self.width, self.height)
+        return mask
 
     def _look_up(self, points: SamplePoints, antialias: bool) -> FloatArray:
-        x = reflect(points.x, self.width)
-        y = reflect(points.y, self.height)
+        x = reflect(points.x, self.width).astype(np.float32)
+        y = reflect(points.y, self.height).astype(np.float32)
         if not antialias:
             return self._bilinear(0, x, y)
         # A whole column of a patch shares its level, so columns are the unit that is handed out to the levels.
@@ -87,16 +89,32 @@ class ImagePyramid:
         image = self.level(number)
         scale = np.float32(0.5**number)
         flat_x, flat_y = (x * scale).reshape(-1, x.shape[-1]), (y * scale).reshape(-1, x.shape[-1])
-        if max(image.shape) >= _REMAP_LIMIT:
-            return _bilinear_gather(image, flat_x, flat_y).reshape(x.shape)
-        # Positions may lie a little beyond the last pixel of a level, never further: the edge pixel continues there.
-        values = cv2.remap(image, flat_x, flat_y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
-        return np.asarray(values, np.float32).reshape(x.shape)
+        values = np.empty(flat_x.shape, np.float32)
+        for start in range(0, len(values), _REMAP_LIMIT - 1):
+            rows = slice(start, start + _REMAP_LIMIT - 1)
+            values[rows] = _bilinear(image, flat_x[rows], flat_y[rows])
+        return values.reshape(x.shape)
 
 
 def sample_patches(gray: FloatArray, keypoints: Keypoints, pattern: Pattern) -> FloatArray:
     """Patches (N, rows, columns) around keypoints of one gray float32 image."""
     return ImagePyramid(gray).sample(keypoints, pattern)
+
+
+def _located(keypoints: Keypoints, pattern: Pattern) -> Iterator[tuple[slice, SamplePoints]]:
+    """Sample positions of all keypoints, some at a time. In float64: a large support may reach very far."""
+    keypoints.check()
+    columns = [values.astype(np.float64) for values in (keypoints.xy, keypoints.size, keypoints.angle)]
+    for start in range(0, len(keypoints), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        yield part, pattern.locate(*(values[part] for values in columns))
+
+
+def _bilinear(image: FloatArray, x: FloatArray, y: FloatArray) -> FloatArray:
+    """Bilinear look-up; positions a little beyond the last pixel see the edge pixel."""
+    if max(image.shape) >= _REMAP_LIMIT:
+        return _bilinear_gather(image, x, y)
+    return np.asarray(cv2.remap(image, x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE), np.float32)
 
 
 def _bilinear_gather(image: FloatArray, x: FloatArray, y: FloatArray) -> FloatArray:

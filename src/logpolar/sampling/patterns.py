@@ -11,7 +11,7 @@ Convention:
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -60,10 +60,10 @@ class LogPolar:
 
     def __post_init__(self) -> None:
         _check(self)
-        if not self.radius_ratio > 1:
+        if not (_is_number(self.radius_ratio) and self.radius_ratio > 1):
             raise ValueError(f"radius_ratio must be above 1, not {self.radius_ratio}")
         if self.inner_radius not in ("covariant", "paper") and not (
-            isinstance(self.inner_radius, int | float) and 0 <= self.inner_radius <= 1
+            _is_number(self.inner_radius) and 0 <= float(self.inner_radius) <= 1
         ):
             raise ValueError(
                 f"inner_radius must be 'covariant', 'paper' or a number from 0 to 1, not {self.inner_radius!r}"
@@ -141,14 +141,22 @@ def pattern_to_dict(pattern: Pattern) -> dict[str, Any]:
 
 def pattern_from_dict(values: Mapping[str, Any]) -> Pattern:
     """The inverse of ``pattern_to_dict``; raises ``ValueError`` for anything that is not a pattern."""
-    rest = dict(values)
+    rest = {"lambda_" if key == "lambda" else key: value for key, value in dict(values).items()}
     name = rest.pop("pattern", None)
     if name not in _NAMES:
         raise ValueError(f"unknown sampling pattern {name!r} (known: {', '.join(_NAMES)})")
-    try:
-        return _NAMES[name](lambda_=rest.pop("lambda"), **rest)
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"incomplete or unknown sampling settings: {error}") from error
+    check_entries(rest, _NAMES[name], "sampling")
+    return _NAMES[name](**rest)
+
+
+def check_entries(values: Any, kind: type, what: str) -> None:
+    """Raise ``ValueError`` unless ``values`` has exactly a dataclass's fields: a file leaves nothing to defaults."""
+    if not isinstance(values, dict):
+        raise ValueError(f"the {what} is not a table")
+    expected = {each.name for each in fields(kind)}
+    if values.keys() != expected:
+        odd = ", ".join(sorted(values.keys() ^ expected))
+        raise ValueError(f"the {what} has entries that are missing or unknown: {odd}")
 
 
 def pyramid_level(spacing: Array) -> Array:
@@ -186,6 +194,10 @@ def namespace(array: Array) -> Any:
     return torch
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
 def _middles(count: int, like: Array) -> Array:
     """(k + 1/2) / count for k = 0 ... count - 1, as an array of the same kind, type and device as ``like``."""
     values = (np.arange(count) + 0.5) / count
@@ -195,7 +207,9 @@ def _middles(count: int, like: Array) -> Array:
 
 
 def _check(pattern: Pattern) -> None:
-    if not (math.isfinite(pattern.lambda_) and pattern.lambda_ > 0):
+    if not (_is_number(pattern.lambda_) and pattern.lambda_ > 0):
         raise ValueError(f"lambda must be a positive number, not {pattern.lambda_}")
-    if pattern.rows < 1 or pattern.columns < 1:
+    if not isinstance(pattern.antialias, bool):
+        raise ValueError(f"antialias must be true or false, not {pattern.antialias!r}")
+    if not all(isinstance(side, int) and side >= 1 for side in (pattern.rows, pattern.columns)):
         raise ValueError(f"a patch needs at least one row and column, not {pattern.rows} x {pattern.columns}")

@@ -45,9 +45,20 @@ def train(
     report_every: int = 250,
 ) -> DescriptorNetwork:
     """Train a network from scratch. The network runs in bfloat16 on a GPU, in float32 on a CPU."""
-    device = torch.device(device)
+    # Every batch has the same shape, so tuning pays. The caller's settings and random numbers are left as they were.
+    with torch.backends.cudnn.flags(enabled=True, benchmark=True), torch.random.fork_rng():
+        return _train(sampler, network_options, options, torch.device(device), report, report_every)
+
+
+def _train(
+    sampler: PairSampler,
+    network_options: NetworkOptions,
+    options: TrainingOptions,
+    device: torch.device,
+    report: Callable[[Progress], None] | None,
+    report_every: int,
+) -> DescriptorNetwork:
     torch.manual_seed(options.seed)
-    torch.backends.cudnn.benchmark = True  # every batch has the same shape
     generator = torch.Generator(device).manual_seed(options.seed)
     network: DescriptorNetwork = DescriptorNetwork(network_options).to(device).train()
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -15,15 +15,16 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from logpolar.datasets.homographies import ViewOptions, ViewPair, view_pairs
+from logpolar.defaults import DESCRIPTOR_SIZE
 from logpolar.errors import LogpolarError
+from logpolar.evaluation.pairs import Describe, Score, score_pairs
 from logpolar.keypoints import FloatArray, Keypoints
 from logpolar.models import ModelCard, NetworkOptions, save_model
-from logpolar.network import DESCRIPTOR_SIZE, DescriptorNetwork
+from logpolar.network import DescriptorNetwork
 from logpolar.sampling.patterns import LogPolar, Pattern, pattern_to_dict
 from logpolar.sampling.torch_lookup import TorchPyramids
 from logpolar.training.batches import BatchOptions, PairSampler
 from logpolar.training.loop import Progress, TrainingOptions, train
-from logpolar.training.validation import Describe, Score, score_pairs
 
 _CHUNK = 1024  # patches described at a time; always filled up, so that shapes stay the same on a GPU
 
@@ -35,7 +36,7 @@ class PhotoRecipe:
     pattern: Pattern = field(default_factory=LogPolar)
     circular: bool = True  # rows continue from last to first: right for log-polar, wrong for cartesian patches
     views: int = 5  # pairs made of each photo
-    validation: int = 16  # every so-manieth photo is kept for validation
+    validation: int = 16  # one photo in so many is kept for validation
     view: ViewOptions = field(default_factory=ViewOptions)
     batch: BatchOptions = field(default_factory=BatchOptions)
     training: TrainingOptions = field(default_factory=TrainingOptions)

@@ -18,7 +18,7 @@ def export_graph(network: DescriptorNetwork) -> bytes:
     """ONNX graph ``patches`` (count, rows, columns) -> ``descriptors`` (count, 128).
 
     The network's weights appear as initializers of their own names whose data lie elsewhere: whoever runs the graph
-    supplies them.
+    supplies them. The graph's metadata say which network it is.
     """
     options = network.options
     example = torch.zeros(2, options.rows, options.columns)
@@ -44,12 +44,13 @@ def export_graph(network: DescriptorNetwork) -> bytes:
     assert program is not None
     graph = program.model_proto
     _strip(graph, set(network.state_dict()))
+    del graph.metadata_props[:]
+    graph.metadata_props.add(key="network", value=options.to_json())  # to be compared with the card
     return bytes(graph.SerializeToString())
 
 
 def _strip(model: onnx.ModelProto, weights: set[str]) -> None:
     """Take the weights' data out, and the exporter's notes (source paths among them)."""
-    del model.metadata_props[:]
     for node in model.graph.node:
         del node.metadata_props[:]
         node.doc_string = ""

@@ -7,8 +7,8 @@ import pytest
 
 from logpolar.datasets.correspondences import Correspondences
 from logpolar.datasets.homographies import ViewPair
+from logpolar.evaluation.pairs import score_pairs
 from logpolar.keypoints import Keypoints
-from logpolar.training.validation import score_pairs
 
 VIEW = np.zeros((8, 8), np.uint8)
 

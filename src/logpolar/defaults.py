@@ -1,0 +1,16 @@
+"""Defaults that the library and the command line share. Importing this imports nothing else."""
+
+from typing import Literal, TypeAlias
+
+DEFAULT_MODEL = "logpolar-96"
+
+DEFAULT_MAX_KEYPOINTS = 2048
+"""Keypoints kept of an image, the strongest ones."""
+
+DEFAULT_MAX_SIZE = 1600
+"""Longer side, in pixels, that larger images are reduced to before anything else."""
+
+RuntimeName: TypeAlias = Literal["onnxruntime", "torch", "cuda"]
+RUNTIME_NAMES: tuple[RuntimeName, ...] = ("onnxruntime", "torch", "cuda")
+
+DESCRIPTOR_SIZE = 128
