@@ -6,6 +6,7 @@ import cv2
 import pytest
 from click.testing import CliRunner
 
+from helpers import assert_one_error
 from logpolar.cli import main
 
 
@@ -25,14 +26,6 @@ def row(output: str, name: str) -> tuple[int, int, int, float]:
     found = re.search(rf"^{name}\s+(\d+)\s+(\d+)\s+\d+ %\s+(\d+)\s+([\d.]+) px$", output, re.MULTILINE)
     assert found, output
     return int(found[1]), int(found[2]), int(found[3]), float(found[4])
-
-
-def assert_one_error(result, *words: str) -> None:
-    lines = result.stderr.splitlines()
-    assert result.exit_code == 2
-    assert len(lines) == 1
-    assert lines[0].startswith("logpolar: error: ")
-    assert all(word in lines[0] for word in words)
 
 
 def test_figures_of_the_model_stand_next_to_root_sift(usual):

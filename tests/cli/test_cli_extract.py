@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image as PillowImage
 
+from helpers import assert_one_error
 from logpolar.cli import main
 from logpolar.extraction import Extractor
 from logpolar.storage import FeatureFile, FeatureWriter
@@ -39,14 +40,6 @@ def names_in(path: Path) -> list[str]:
 def errors_of(result) -> list[str]:
     """What stderr holds but for the progress bar."""
     return [line for line in result.stderr.splitlines() if "image/s" not in line and line.strip()]
-
-
-def assert_one_error(result, *words: str) -> None:
-    lines = result.stderr.splitlines()
-    assert result.exit_code == 2
-    assert len(lines) == 1, lines
-    assert lines[0].startswith("logpolar: error: ")
-    assert all(word in lines[0] for word in words), lines[0]
 
 
 class TestResult:

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image as PillowImage
 
+from helpers import assert_one_error
 from logpolar.cli import main
 from logpolar.storage import FeatureFile
 
@@ -26,14 +27,6 @@ def photos(tmp_path, photo):
 
 def run_match(*arguments: object):
     return CliRunner().invoke(main, ["match", *map(str, arguments)])
-
-
-def assert_one_error(result, *words: str) -> None:
-    lines = result.stderr.splitlines()
-    assert result.exit_code == 2
-    assert len(lines) == 1
-    assert lines[0].startswith("logpolar: error: ")
-    assert all(word in lines[0] for word in words), lines[0]
 
 
 class TestResult:

@@ -6,20 +6,13 @@ from importlib import resources
 import pytest
 from click.testing import CliRunner
 
+from helpers import assert_one_error
 from logpolar.cli import main
 from logpolar.models import load_model, shipped_models
 
 
 def run_models(*arguments: object):
     return CliRunner().invoke(main, ["models", *map(str, arguments)])
-
-
-def assert_one_error(result, *words: str) -> None:
-    lines = result.stderr.splitlines()
-    assert result.exit_code == 2
-    assert len(lines) == 1
-    assert lines[0].startswith("logpolar: error: ")
-    assert all(word in lines[0] for word in words), lines[0]
 
 
 @pytest.fixture

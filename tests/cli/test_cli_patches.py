@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from matplotlib.colors import to_rgb
 from PIL import Image as PillowImage
 
+from helpers import assert_one_error
 from logpolar.cli import main
 
 
@@ -21,14 +22,6 @@ def image(tmp_path, photo):
 
 def run_patches(*arguments: object):
     return CliRunner().invoke(main, ["patches", *map(str, arguments)])
-
-
-def assert_one_error(result, *words: str) -> None:
-    lines = result.stderr.splitlines()
-    assert result.exit_code == 2
-    assert len(lines) == 1
-    assert lines[0].startswith("logpolar: error: ")
-    assert all(word in lines[0] for word in words), lines[0]
 
 
 def share_of(picture: np.ndarray, colour: str) -> float:

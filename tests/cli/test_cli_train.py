@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from helpers import assert_one_error
 from logpolar.cli import main
 from logpolar.evaluation.pairs import Score
 from logpolar.extraction import Extractor
@@ -40,14 +41,6 @@ def asked(monkeypatch):
 
 def run_train(*arguments: object):
     return CliRunner().invoke(main, ["train", *map(str, arguments)])
-
-
-def assert_one_error(result, *words: str) -> None:
-    lines = [line for line in result.stderr.splitlines() if "pair/s" not in line and line.strip()]
-    assert result.exit_code == 2
-    assert len(lines) == 1
-    assert lines[0].startswith("logpolar: error: ")
-    assert all(word in lines[0] for word in words), lines[0]
 
 
 class TestOptions:
