@@ -56,7 +56,7 @@ def changed_card(parts, **changes):
     return json.dumps(card)
 
 
-def refuse(path, match=None):
+def assert_refused(path, match=None):
     with pytest.raises(ModelError, match=match) as caught:
         load_model(path)
     assert Path(path).name in str(caught.value)
@@ -170,23 +170,23 @@ class TestNoModel:
         assert all(name in str(caught.value) for name in shipped_models())
 
     def test_missing_file(self, tmp_path):
-        refuse(tmp_path / "missing.safetensors")
+        assert_refused(tmp_path / "missing.safetensors")
 
     def test_folder(self, tmp_path):
-        refuse(tmp_path)
+        assert_refused(tmp_path)
 
     @pytest.mark.parametrize("content", [b"", b"\0", b"Just some text, not a model at all.\n" * 20])
     def test_not_safetensors(self, tmp_path, content):
         path = tmp_path / "renamed.safetensors"
         path.write_bytes(content)
-        refuse(path)
+        assert_refused(path)
 
     @pytest.mark.parametrize("share", [0.001, 0.5, 0.999])
     def test_truncated(self, tmp_path, share):
         data = SHIPPED.read_bytes()
         path = tmp_path / "truncated.safetensors"
         path.write_bytes(data[: int(share * len(data))])
-        refuse(path)
+        assert_refused(path)
 
     def test_pickle_is_refused_and_never_run(self, tmp_path):
         class Trap:
@@ -195,9 +195,9 @@ class TestNoModel:
 
         path = tmp_path / "pickle.safetensors"
         path.write_bytes(pickle.dumps(Trap()))
-        refuse(path)
+        assert_refused(path)
         torch.save({"weights": torch.zeros(3), "trap": Trap()}, path)
-        refuse(path)
+        assert_refused(path)
         assert not (tmp_path / "sprung").exists()
         pickle.loads(pickle.dumps(Trap()))
         assert (tmp_path / "sprung").exists()  # the trap works
@@ -205,7 +205,7 @@ class TestNoModel:
     def test_plain_safetensors(self, tmp_path, parts):
         path = tmp_path / "plain.safetensors"
         path.write_bytes(save(parts[0]))
-        refuse(path, "not a logpolar model")
+        assert_refused(path, "not a logpolar model")
 
 
 class TestSpoilt:
@@ -214,22 +214,22 @@ class TestSpoilt:
 
     @pytest.mark.parametrize("value", [None, "pt", ""])
     def test_format(self, spoil, value):
-        refuse(spoil({"format": value}), "format")
+        assert_refused(spoil({"format": value}), "format")
 
     @pytest.mark.parametrize("value", [None, "2", "0"])
     def test_version(self, spoil, value):
-        refuse(spoil({"version": value}), "version")
+        assert_refused(spoil({"version": value}), "version")
 
     @pytest.mark.parametrize("key", ["card", "graph"])
     def test_without_card_or_graph(self, spoil, key):
-        refuse(spoil({key: None}), key)
+        assert_refused(spoil({key: None}), key)
 
     @pytest.mark.parametrize("text", ["", "{", "[1, 2]", "null", "3", '"card"', "{}"])
     def test_card_that_is_none(self, spoil, text):
-        refuse(spoil({"card": text}))
+        assert_refused(spoil({"card": text}))
 
     def test_unknown_pattern(self, spoil, parts):
-        refuse(spoil({"card": changed_card(parts, sampling={"pattern": "hexagonal"})}), "hexagonal")
+        assert_refused(spoil({"card": changed_card(parts, sampling={"pattern": "hexagonal"})}), "hexagonal")
 
     @pytest.mark.parametrize(
         "changes",
@@ -243,13 +243,13 @@ class TestSpoilt:
         card = json.loads(parts[1]["card"])
         for section, entries in changes.items():
             card[section] = {**card[section], **entries} if section in card else entries
-        refuse(spoil({"card": json.dumps(card)}), "twist")
+        assert_refused(spoil({"card": json.dumps(card)}), "twist")
 
     @pytest.mark.parametrize("section", ["name", "sampling", "network"])
     def test_incomplete_card(self, spoil, parts, section):
         card = json.loads(parts[1]["card"])
         del card[section]
-        refuse(spoil({"card": json.dumps(card)}), section)
+        assert_refused(spoil({"card": json.dumps(card)}), section)
 
     @pytest.mark.parametrize(
         "changes",
@@ -265,13 +265,13 @@ class TestSpoilt:
         ],
     )
     def test_values_that_cannot_be(self, spoil, parts, changes):
-        refuse(spoil({"card": changed_card(parts, **changes)}))
+        assert_refused(spoil({"card": changed_card(parts, **changes)}))
 
     def test_size_of_sampling_and_network_differ(self, spoil, parts):
-        refuse(spoil({"card": changed_card(parts, sampling={"rows": 64})}), "patch size")
+        assert_refused(spoil({"card": changed_card(parts, sampling={"rows": 64})}), "patch size")
 
     def test_graph_that_is_not_base64(self, spoil):
-        refuse(spoil({"graph": "!!!"}))
+        assert_refused(spoil({"graph": "!!!"}))
 
 
 class TestWeightsThatDoNotFit:
