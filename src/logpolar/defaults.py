@@ -10,6 +10,9 @@ DEFAULT_MAX_KEYPOINTS = 2048
 DEFAULT_MAX_SIZE = 1600
 """Longer side, in pixels, that larger images are reduced to before anything else."""
 
+DEFAULT_RATIO = 0.9
+"""Ratio test: largest accepted best distance over second best."""
+
 RuntimeName: TypeAlias = Literal["onnxruntime", "torch", "cuda"]
 RUNTIME_NAMES: tuple[RuntimeName, ...] = ("onnxruntime", "torch", "cuda")
 

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from logpolar.datasets.correspondences import warp_points
-from logpolar.detection import SiftDetector
 from logpolar.drawing import Picture, draw_matches, stack
 from logpolar.evaluation.baselines import root_sift
 from logpolar.extraction import Extractor
@@ -45,9 +44,8 @@ def demo_pair(zoom: float = 3.0, turn: float = 60.0, noise: float = 4.0, seed: i
     """The shipped photo and a view of it, ``zoom`` times smaller, turned by ``turn`` degrees and tilted."""
     data = (resources.files("logpolar") / "assets" / "astronaut.jpg").read_bytes()
     photo = np.asarray(cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR), np.uint8)
-    height, width = photo.shape[:2]
-    corners = np.array([[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]], np.float64)
-    tilted = corners + np.array([[0.06, 0.03], [-0.04, 0.1], [0.02, -0.05], [0.08, -0.02]]) * (width, height)
+    corners = _corners(photo)
+    tilted = corners + np.array([[0.06, 0.03], [-0.04, 0.1], [0.02, -0.05], [0.08, -0.02]]) * photo.shape[1::-1]
     radians = np.radians(turn)
     rotation = np.array([[np.cos(radians), -np.sin(radians)], [np.sin(radians), np.cos(radians)]]) / zoom
     target = (tilted - tilted.mean(axis=0)) @ rotation.T
@@ -61,9 +59,15 @@ def demo_pair(zoom: float = 3.0, turn: float = 60.0, noise: float = 4.0, seed: i
     return DemoPair(photo, np.rint(noisy).astype(np.uint8), np.asarray(homography, np.float64))
 
 
-def run_demo(pair: DemoPair, model: str, max_keypoints: int = 2048) -> tuple[list[Keypoints], list[DemoResult]]:
+def _corners(image: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """Centres of the corner pixels, clockwise from the top left."""
+    right, bottom = image.shape[1] - 1, image.shape[0] - 1
+    return np.array([[0, 0], [right, 0], [right, bottom], [0, bottom]], np.float64)
+
+
+def run_demo(pair: DemoPair, model: str) -> tuple[list[Keypoints], list[DemoResult]]:
     """Detect once, describe the same keypoints with the model and with RootSIFT, match both alike, compare."""
-    extractor = Extractor(model, SiftDetector(max_keypoints), max_size=None)
+    extractor = Extractor(model, max_size=None)
     features = [extractor.extract(view) for view in (pair.first, pair.second)]
     keypoints = [found.keypoints for found in features]
     ours = [found.descriptors for found in features]
@@ -81,8 +85,7 @@ def _measure(pair: DemoPair, keypoints: list[Keypoints], descriptors: list[Float
     geometry = estimate_homography(first, second)
     error = np.inf
     if geometry.matrix is not None:
-        height, width = pair.first.shape[:2]
-        corners = np.array([[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]], np.float64)
+        corners = _corners(pair.first)
         gap = warp_points(geometry.matrix, corners)[0] - warp_points(pair.homography, corners)[0]
         error = float(np.linalg.norm(gap, axis=1).mean())
     caption = f"{name}: {int(right.sum())} right of {len(matches)} matches (red: wrong)"

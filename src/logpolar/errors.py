@@ -1,6 +1,11 @@
 """The errors a user can mend. The command line prints each as one line and exits with code 2."""
 
 
+def in_words(error: OSError) -> str:
+    """What the system says went wrong, to follow a file's name."""
+    return (error.strerror or str(error)).lower()
+
+
 class LogpolarError(Exception):
     """Base of every error about files, images, keypoints and installs; an impossible option is a ``ValueError``."""
 

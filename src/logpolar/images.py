@@ -17,28 +17,11 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.errors import ImageError
+from logpolar.errors import ImageError, in_words
 from logpolar.keypoints import FloatArray
 
-IMAGE_SUFFIXES = frozenset(
-    [
-        ".jpg",
-        ".jpeg",
-        ".png",
-        ".bmp",
-        ".tif",
-        ".tiff",
-        ".webp",
-        ".ppm",
-        ".pgm",
-        ".pbm",
-        ".pnm",
-        ".jp2",
-        ".exr",
-        ".hdr",
-        ".avif",
-    ]
-)
+_ENDINGS = ("jpg", "jpeg", "png", "bmp", "tif", "tiff", "webp", "ppm", "pgm", "pbm", "pnm", "jp2", "exr", "hdr", "avif")
+IMAGE_SUFFIXES = frozenset(f".{ending}" for ending in _ENDINGS)
 """File name endings that count as images when a folder is searched."""
 
 Image = NDArray[Any]
@@ -52,11 +35,11 @@ def read_image(path: str | Path) -> Image:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise ImageError(f"{path}: {(error.strerror or str(error)).lower()}") from error
+        raise ImageError(f"{path}: {in_words(error)}") from error
     if not data:
         raise ImageError(f"{path}: the file is empty")
     try:
-        with _silent_decoders():
+        with _stderr_lock, _silent_stderr():
             image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
     except cv2.error as error:
         raise ImageError(f"{path}: cannot be decoded ({error.err})") from error
@@ -66,13 +49,8 @@ def read_image(path: str | Path) -> Image:
 
 
 @contextlib.contextmanager
-def _silent_decoders() -> Iterator[None]:
+def _silent_stderr() -> Iterator[None]:
     """Keep OpenCV, libpng and libjpeg from writing to stderr: what they have to say is in our own error."""
-    with _stderr_lock:
-        yield from _without_stderr()
-
-
-def _without_stderr() -> Iterator[None]:
     previous = cv2.utils.logging.getLogLevel()
     cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
     try:

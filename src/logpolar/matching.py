@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from logpolar.defaults import DEFAULT_RATIO
 from logpolar.keypoints import FloatArray
 
 _BLOCK_BYTES = 64 * 2**20
@@ -15,7 +16,7 @@ _BLOCK_BYTES = 64 * 2**20
 
 @dataclass(frozen=True)
 class MatchingOptions:
-    ratio: float | None = 0.9  # best distance over second best must be at most this; None switches the test off
+    ratio: float | None = DEFAULT_RATIO  # best distance over second best is at most this; None: no test
     mutual: bool = True  # each must be the other's nearest neighbour
 
     def __post_init__(self) -> None:

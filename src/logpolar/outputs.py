@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from logpolar.errors import LogpolarError
+from logpolar.errors import LogpolarError, in_words
 
 
 def check_place(path: Path, error: type[LogpolarError] = LogpolarError) -> None:
@@ -25,7 +25,7 @@ def check_output(path: Path, *inputs: Path) -> None:
     try:
         path.open("ab").close()
     except OSError as error:
-        raise LogpolarError(f"{path}: cannot be written ({(error.strerror or str(error)).lower()})") from error
+        raise LogpolarError(f"{path}: cannot be written ({in_words(error)})") from error
     if not existed:
         path.unlink()
 

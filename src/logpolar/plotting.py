@@ -8,7 +8,7 @@ import numpy as np
 
 from logpolar.errors import MissingExtraError
 from logpolar.images import to_bytes
-from logpolar.keypoints import FloatArray, Keypoints
+from logpolar.keypoints import FloatArray, Keypoints, keep_apart
 from logpolar.sampling import Cartesian, ImagePyramid, LogPolar, Pattern
 
 try:
@@ -20,14 +20,8 @@ except ImportError as error:
 
 def spread_keypoints(keypoints: Keypoints, count: int, min_gap: float, max_size: float) -> Keypoints:
     """The strongest keypoints at least ``min_gap`` pixels apart; those above ``max_size`` only if there is no other."""
-    kept: list[int] = []
-    for index in np.lexsort((-keypoints.response, keypoints.size > max_size)).tolist():
-        gaps = np.linalg.norm(keypoints.xy[kept] - keypoints.xy[index], axis=1)
-        if gaps.min(initial=np.inf) >= min_gap:
-            kept.append(index)
-        if len(kept) == count:
-            break
-    return keypoints[np.array(kept, np.intp)]
+    order = np.lexsort((-keypoints.response, keypoints.size > max_size)).tolist()
+    return keypoints[keep_apart(order, [keypoints.xy], min_gap, count)]
 
 
 def plot_patches(gray: FloatArray, keypoints: Keypoints, log_polar: LogPolar, cartesian: Cartesian) -> Figure:

@@ -27,7 +27,7 @@ from typing import Any, TypeAlias
 import h5py
 import numpy as np
 
-from logpolar.errors import StorageError
+from logpolar.errors import StorageError, in_words
 from logpolar.extraction import Features
 from logpolar.keypoints import Keypoints
 from logpolar.matching import Matches
@@ -211,7 +211,7 @@ class _Lock:
         try:
             self._file = self._path.open("w")
         except OSError as error:
-            raise StorageError(f"{path}: cannot be written ({(error.strerror or str(error)).lower()})") from error
+            raise StorageError(f"{path}: cannot be written ({in_words(error)})") from error
         try:
             import fcntl
 

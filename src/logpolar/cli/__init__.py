@@ -13,7 +13,7 @@ from logpolar.cli.match import match
 from logpolar.cli.models import models
 from logpolar.cli.patches import patches
 from logpolar.cli.train import train
-from logpolar.errors import LogpolarError
+from logpolar.errors import LogpolarError, in_words
 
 
 class _Commands(click.Group):
@@ -28,14 +28,9 @@ class _Commands(click.Group):
         except (LogpolarError, OSError) as error:
             if isinstance(error, BrokenPipeError):
                 raise
-            click.echo(f"logpolar: error: {_in_words(error)}", err=True)
+            words = f"{error.filename or 'writing'}: {in_words(error)}" if isinstance(error, OSError) else error
+            click.echo(f"logpolar: error: {words}", err=True)
             sys.exit(2)
-
-
-def _in_words(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename or 'writing'}: {error.strerror.lower()}"
-    return str(error)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from logpolar.cli.options import Number, extraction_options, open_extractor
+from logpolar.defaults import DEFAULT_RATIO
 from logpolar.errors import LogpolarError
 from logpolar.outputs import check_output, check_picture
 
@@ -21,7 +22,7 @@ from logpolar.outputs import check_output, check_picture
 @click.option(
     "--ratio",
     type=Number(0, 1, min_open=True),
-    default=0.9,
+    default=DEFAULT_RATIO,
     show_default=True,
     help="Ratio test: best over second best distance; 1 accepts all.",
 )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.keypoints import FloatArray, Keypoints
+from logpolar.keypoints import FloatArray, Keypoints, keep_apart
 
 Matrix = NDArray[np.float64]
 
@@ -68,7 +68,9 @@ def find_correspondences(
     here, there, residual = here[mutual], there[mutual], residual[mutual]
 
     ratio = np.log(second.size[there] / size[here])
-    keep = _spread_out(first.xy[here], second.xy[there], np.abs(ratio), rules, random)
+    # Scale mismatches above 1.5x are rare and what training is for, so they go first; the rest is drawn at random.
+    order = np.lexsort((random.random(len(ratio)), np.abs(ratio) < np.log(1.5))).tolist()
+    keep = keep_apart(order, (first.xy[here], second.xy[there]), rules.min_spacing, rules.max_count)
     return Correspondences(
         first[here[keep]],
         second[there[keep]],
@@ -109,25 +111,3 @@ def _is_nearest(
     result = np.zeros(len(order), np.bool_)
     result[order[first_of_owner]] = True
     return result
-
-
-def _spread_out(
-    first: NDArray[np.floating],
-    second: NDArray[np.floating],
-    mismatch: NDArray[np.floating],
-    rules: CorrespondenceRules,
-    random: np.random.Generator,
-) -> NDArray[np.intp]:
-    """Indices of correspondences far enough from each other in both images; large scale mismatches go first."""
-    # Mismatches above 1.5x are rare and what training is for, so they win the place; the rest is drawn at random.
-    order = np.lexsort((random.random(len(first)), mismatch < np.log(1.5)))
-    places = np.concatenate([first, second], axis=1)
-    kept: list[int] = []
-    for candidate in order.tolist():
-        if len(kept) == rules.max_count:
-            break
-        gap = places[kept] - places[candidate]
-        nearest = np.minimum(np.hypot(gap[:, 0], gap[:, 1]), np.hypot(gap[:, 2], gap[:, 3]))
-        if nearest.min(initial=np.inf) >= rules.min_spacing:
-            kept.append(candidate)
-    return np.array(kept, np.intp)

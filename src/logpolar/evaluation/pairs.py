@@ -47,7 +47,7 @@ def score_pairs(pairs: Sequence[ViewPair], describe: Describe) -> Score:
             continue
         pool = _without_near(pair.second_keypoints, found.second)
         first = describe(pair.first, found.first)
-        second = describe(pair.second, _joined(found.second, pool))
+        second = describe(pair.second, found.second + pool)
         distances = np.sqrt(np.maximum(2 - 2 * first @ second.T, 0))
         truth = np.arange(len(found))
         own = np.zeros(distances.shape, np.bool_)
@@ -76,11 +76,6 @@ def score_pairs(pairs: Sequence[ViewPair], describe: Describe) -> Score:
 def _without_near(keypoints: Keypoints, matched: Keypoints) -> Keypoints:
     gap = np.linalg.norm(keypoints.xy[:, None] - matched.xy[None], axis=2)
     return keypoints[gap.min(axis=1) >= _NEAR]
-
-
-def _joined(first: Keypoints, second: Keypoints) -> Keypoints:
-    names = ("xy", "size", "angle", "response")
-    return Keypoints(*(np.concatenate([getattr(first, name), getattr(second, name)]) for name in names))
 
 
 def _mean(values: NDArray[np.bool_]) -> float:

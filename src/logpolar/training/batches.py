@@ -70,6 +70,5 @@ def _table(keypoints: Sequence[Keypoints], device: torch.device | str) -> Tensor
     """(pairs, most keypoints, 4): x, y, size, angle; rows past the end of a pair's keypoints are zero."""
     table = torch.zeros(len(keypoints), max(map(len, keypoints)), 4)
     for row, points in zip(table, keypoints, strict=True):
-        columns = (points.xy, points.size[:, None], points.angle[:, None])
-        row[: len(points)] = torch.cat([torch.from_numpy(column) for column in columns], dim=1)
+        row[: len(points)] = torch.from_numpy(points.table)
     return table.to(device)

@@ -33,7 +33,7 @@ _CHUNK = 1024  # patches described at a time; always filled up, so that shapes s
 class PhotoRecipe:
     """Everything that decides how a model trained on photos comes out, but for the photos."""
 
-    pattern: Pattern = field(default_factory=LogPolar)
+    pattern: Pattern = field(default_factory=lambda: LogPolar(inner_radius=0.5))
     circular: bool = True  # rows continue from last to first: right for log-polar, wrong for cartesian patches
     views: int = 5  # pairs made of each photo
     validation: int = 16  # one photo in so many is kept for validation
@@ -103,8 +103,7 @@ def torch_describer(network: DescriptorNetwork, pattern: Pattern, device: torch.
 
     def describe(view: NDArray[np.uint8], keypoints: Keypoints) -> FloatArray:
         pyramids = TorchPyramids([torch.from_numpy(view).to(device) / 255])
-        columns = (keypoints.xy, keypoints.size[:, None], keypoints.angle[:, None])
-        table = torch.from_numpy(np.concatenate(columns, axis=1)).to(device)
+        table = torch.from_numpy(keypoints.table).to(device)
         count = len(table)
         if count == 0:
             return np.zeros((0, DESCRIPTOR_SIZE), np.float32)
