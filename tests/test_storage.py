@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 import pytest
 
-from logpolar import storage
+from logpolar import hdf5, storage
 from logpolar.errors import StorageError
 from logpolar.extraction import Features
 from logpolar.keypoints import Keypoints
@@ -162,11 +162,11 @@ def test_killed_at_any_step_the_file_is_whole_and_complete(tmp_path, monkeypatch
 
     with monkeypatch.context() as patch:
         if step == "shutil.copyfile":
-            patch.setattr(storage.shutil, "copyfile", die)
+            patch.setattr(hdf5.shutil, "copyfile", die)
         elif step == "h5py.File":
-            patch.setattr(storage.h5py, "File", die)
+            patch.setattr(hdf5.h5py, "File", die)
         elif step == "_flush":
-            patch.setattr(storage, "_flush", die)
+            patch.setattr(hdf5, "_flush", die)
         elif step in ("hardlink_to", "replace"):
             patch.setattr(Path, step, die)
         elif step == "second replace":

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from multiprocessing import connection
 from pathlib import Path
 
 import cv2
@@ -18,6 +12,7 @@ from tqdm import tqdm
 
 from logpolar.errors import LogpolarError
 from logpolar.extraction import Extractor, Features
+from logpolar.parallel import in_processes
 from logpolar.storage import FeatureWriter
 
 OpenExtractor = Callable[..., Extractor]
@@ -82,24 +77,9 @@ def _in_turn(images: Mapping[str, Path], extractor: Extractor) -> Iterator[tuple
 def _in_parallel(
     images: Mapping[str, Path], open_extractor: OpenExtractor, jobs: int
 ) -> Iterator[tuple[str, Features | str]]:
-    """The same in several processes, each image as it gets ready."""
-    threads = max((os.cpu_count() or 1) // jobs, 1)
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(jobs, context, _start_worker, (open_extractor, threads))
-    queue, running = iter(images.items()), dict[Future[Features | str], str]()
-    try:
-        while True:
-            # A short queue: finished features wait in memory only as long as the file is being written.
-            while len(running) < 2 * jobs and (following := next(queue, None)):
-                running[pool.submit(_work, following[1])] = following[0]
-            if not running:
-                return
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                yield running.pop(future), future.result()
-    except BrokenProcessPool as error:
-        raise LogpolarError("a worker process was killed, perhaps for want of memory; use fewer jobs") from error
-    finally:
-        pool.shutdown(cancel_futures=True)
+    """The same in several processes."""
+    for (name, _), result in in_processes(_work, images.items(), jobs, _open_worker, (open_extractor, jobs)):
+        yield name, result
 
 
 def _extract(extractor: Extractor, path: Path) -> Features | str:
@@ -114,21 +94,10 @@ def _extract(extractor: Extractor, path: Path) -> Features | str:
 _worker_extractor: Extractor
 
 
-def _start_worker(open_extractor: OpenExtractor, threads: int) -> None:
+def _open_worker(open_extractor: OpenExtractor, jobs: int) -> None:
     global _worker_extractor
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to deal with
-    threading.Thread(target=_die_with_parent, daemon=True).start()
-    cv2.setNumThreads(threads)
-    _worker_extractor = open_extractor(threads=threads)
+    _worker_extractor = open_extractor(threads=max((os.cpu_count() or 1) // jobs, 1))
 
 
-def _work(path: Path) -> Features | str:
-    return _extract(_worker_extractor, path)
-
-
-def _die_with_parent() -> None:
-    """A killed parent cannot tell its workers to stop, and they would wait for work forever."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
+def _work(image: tuple[str, Path]) -> Features | str:
+    return _extract(_worker_extractor, image[1])

@@ -15,55 +15,28 @@ Layout (names may contain ``/``, which makes nested groups):
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any
 
 import h5py
 import numpy as np
 
-from logpolar.errors import StorageError, in_words
+from logpolar.errors import StorageError
 from logpolar.extraction import Features
+from logpolar.hdf5 import FileKind, Hdf5File, Hdf5Writer
 from logpolar.keypoints import Keypoints
 from logpolar.matching import Matches
-from logpolar.outputs import check_place
-
-_FORMAT, _VERSION = "logpolar-features", 1
-
-Write: TypeAlias = Callable[[Any], None]
 
 
-class FeatureFile:
+class FeatureFile(Hdf5File):
     """Reads a feature file.
 
     >>> with FeatureFile("features.h5") as file:              # doctest: +SKIP
     ...     features = file.read("photo.jpg")
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        self._file = _open(self.path)
-        try:
-            self.settings = _read_settings(self._file, self.path)
-        except StorageError:
-            self._file.close()
-            raise
-
-    def __enter__(self) -> FeatureFile:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._file.close()
+    kind = FileKind("logpolar-features", 1, "feature file")
 
     def names(self) -> list[str]:
         """The images in the file, sorted."""
@@ -95,46 +68,17 @@ class FeatureFile:
         return Matches(indices, (2 - 2 * score[here]).astype(np.float32))
 
 
-class FeatureWriter:
-    """Adds images to a feature file, one transaction each. Use it as a context manager.
+class FeatureWriter(Hdf5Writer):
+    """Adds images to a feature file, one transaction each; see ``Hdf5Writer``."""
 
-    Whatever happens, the path names a complete HDF5 file with every image that was added. There are two copies. An
-    addition is written to the spare copy, which then takes the file's place by an atomic rename; the former file
-    becomes the spare, one addition behind, and catches up with the next. Readers that use HDF5 are safe meanwhile (its
-    locks keep the writer off what they have open); to copy the file with other tools, wait for the end of the run.
-    """
+    reader = FeatureFile
 
     def __init__(self, path: str | Path, settings: Mapping[str, Any], overwrite: bool = False) -> None:
-        self.path = Path(path)
-        self.settings = dict(settings)
-        self._spare = self.path.with_name(self.path.name + ".spare")
-        self._former = self.path.with_name(self.path.name + ".former")
-        self._behind: list[Write] = []  # what the file has and the spare copy lacks
-        self._lock = _Lock(self.path)
-        try:
-            self._drop_spare()
-            if overwrite and self.path.exists():
-                FeatureFile(self.path).close()  # raises for anything but a feature file: that is not ours to delete
-                self.path.unlink()
-            self.finished = self._check_existing()
-        except BaseException:
-            self._lock.release()
-            raise
+        self.finished: set[str] = set()
+        super().__init__(path, settings, overwrite)
 
-    def __enter__(self) -> FeatureWriter:
-        try:
-            if not self.path.exists():
-                self._add(lambda file: None)
-        except BaseException:
-            self._lock.release()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._drop_spare()
-        self._lock.release()
+    def _resume(self, file: FeatureFile) -> None:
+        self.finished = set(file.names())
 
     def add(self, name: str, features: Features) -> None:
         """Add an image; it is in the file, for good, when this returns."""
@@ -144,111 +88,6 @@ class FeatureWriter:
     def add_matches(self, first: str, second: str, count: int, matches: Matches) -> None:
         """Add the matches of two images, the first of which has ``count`` keypoints."""
         self._add(lambda file: _write_matches(file, _pair_name(first, second), count, matches))
-
-    def _check_existing(self) -> set[str]:
-        """Names in the file so far; refuses a file that was made with other settings."""
-        if not self.path.exists():
-            return set()
-        with FeatureFile(self.path) as file:
-            before, now = _flat(file.settings), _flat(self.settings)
-            for key in before | now:
-                if before.get(key) != now.get(key):
-                    raise StorageError(
-                        f"{self.path}: was made with {key} = {before.get(key)}, not {now.get(key)}; "
-                        "choose another output or overwrite it"
-                    )
-            return set(file.names())
-
-    def _add(self, write: Write) -> None:
-        try:
-            with self._open_spare() as file:
-                for each in (*self._behind, write):
-                    each(file)
-            _flush(self._spare)
-            self._swap()
-        except OSError as error:
-            raise StorageError(f"{self.path}: cannot be written ({error})") from error
-        self._behind = [write]
-
-    def _open_spare(self) -> Any:
-        if self._spare.exists():
-            try:
-                return h5py.File(self._spare, "a")
-            except OSError:
-                # Somebody still reads what was the file a moment ago: leave it to them and start from a copy.
-                self._spare.unlink()
-        self._behind = []
-        if self.path.exists():
-            shutil.copyfile(self.path, self._spare)
-            return h5py.File(self._spare, "a")
-        file = h5py.File(self._spare, "w")
-        file.attrs.update(format=_FORMAT, version=_VERSION, settings=json.dumps(self.settings))
-        return file
-
-    def _swap(self) -> None:
-        """Put the spare copy in the file's place and, where the file system has hard links, keep the former file."""
-        kept = False
-        with contextlib.suppress(OSError):
-            self._former.hardlink_to(self.path)
-            kept = True
-        self._spare.replace(self.path)
-        if kept:
-            self._former.replace(self._spare)
-        if os.name == "posix":
-            _flush(self.path.parent)  # the rename itself
-
-    def _drop_spare(self) -> None:
-        for path in (self._spare, self._former):
-            path.unlink(missing_ok=True)
-
-
-class _Lock:
-    """Keeps a second process from writing the same file; released when the process ends, however it ends."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path.with_name(path.name + ".lock")
-        check_place(path, StorageError)
-        try:
-            self._file = self._path.open("w")
-        except OSError as error:
-            raise StorageError(f"{path}: cannot be written ({in_words(error)})") from error
-        try:
-            import fcntl
-
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not os.path.samestat(os.fstat(self._file.fileno()), self._path.stat()):
-                raise OSError("the lock was released and taken again in between")
-        except ImportError:  # Windows has no flock; it refuses to replace an open file instead
-            pass
-        except OSError as error:
-            self._file.close()
-            raise StorageError(f"{path}: another process is writing this file") from error
-
-    def release(self) -> None:
-        self._path.unlink(missing_ok=True)
-        self._file.close()
-
-
-def _open(path: Path) -> Any:
-    try:
-        return h5py.File(path, "r")
-    except FileNotFoundError as error:
-        raise StorageError(f"{path}: no such file") from error
-    except OSError as error:
-        raise StorageError(f"{path}: not an HDF5 file, or a damaged one; delete it or choose another") from error
-
-
-def _read_settings(file: Any, path: Path) -> dict[str, Any]:
-    """The settings in a feature file's header; refuses any other file."""
-    kind, version, settings = (file.attrs.get(key) for key in ("format", "version", "settings"))
-    if not isinstance(kind, str) or kind != _FORMAT:
-        raise StorageError(f"{path}: exists, but is not a logpolar feature file")
-    if version != _VERSION:
-        raise StorageError(f"{path}: feature file version {version}, but this logpolar reads version {_VERSION}")
-    try:
-        return dict(json.loads(settings))
-    except (TypeError, ValueError) as error:
-        raise StorageError(f"{path}: the header of this feature file is damaged") from error
 
 
 def _write_features(file: Any, name: str, features: Features) -> None:
@@ -278,20 +117,3 @@ def _write_matches(file: Any, name: str, count: int, matches: Matches) -> None:
 def _pair_name(first: str, second: str) -> str:
     """hloc's name of a pair."""
     return f"{first.replace('/', '-')}/{second.replace('/', '-')}"
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings with dotted names."""
-    flat: dict[str, Any] = {}
-    for key, value in settings.items():
-        flat.update(_flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value})
-    return flat
-
-
-def _flush(path: Path) -> None:
-    """Hand what a file or a folder holds to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

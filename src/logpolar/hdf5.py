@@ -1,0 +1,228 @@
+"""HDF5 files that survive a crash at any moment: a header that says what they are, and writing by transaction."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeAlias, TypeVar
+
+import h5py
+
+from logpolar.errors import StorageError, in_words
+from logpolar.outputs import check_place
+
+Write: TypeAlias = Callable[[Any], None]
+OpenFile = TypeVar("OpenFile", bound="Hdf5File")
+OpenWriter = TypeVar("OpenWriter", bound="Hdf5Writer")
+
+
+@dataclass(frozen=True)
+class FileKind:
+    """What the header of a file must say."""
+
+    format: str
+    version: int
+    words: str  # what people call such a file
+
+
+class Hdf5File:
+    """A file of one kind, open for reading. Refuses any other."""
+
+    kind: FileKind
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._file = _open(self.path)
+        try:
+            self.settings = self._read_settings()
+        except StorageError:
+            self._file.close()
+            raise
+
+    def __enter__(self: OpenFile) -> OpenFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _read_settings(self) -> dict[str, Any]:
+        """The settings in the header; refuses a file of another kind or version."""
+        kind, version, settings = (self._file.attrs.get(key) for key in ("format", "version", "settings"))
+        if not isinstance(kind, str) or kind != self.kind.format:
+            raise StorageError(f"{self.path}: exists, but is not a logpolar {self.kind.words}")
+        if version != self.kind.version:
+            this = f"this logpolar reads version {self.kind.version}"
+            raise StorageError(f"{self.path}: {self.kind.words} version {version}, but {this}")
+        try:
+            return dict(json.loads(settings))
+        except (TypeError, ValueError) as error:
+            raise StorageError(f"{self.path}: the header of this {self.kind.words} is damaged") from error
+
+
+class Hdf5Writer:
+    """Adds to a file of the reader's kind, one transaction a call of ``_add``. Use it as a context manager.
+
+    Whatever happens, the path names a complete HDF5 file with all that was added. There are two copies. An
+    addition is written to the spare copy, which then takes the file's place by an atomic rename; the former file
+    becomes the spare, one addition behind, and catches up with the next. Readers that use HDF5 are safe meanwhile (its
+    locks keep the writer off what they have open); to copy the file with other tools, wait for the end of the run.
+    """
+
+    reader: type[Hdf5File]
+
+    def __init__(self, path: str | Path, settings: Mapping[str, Any], overwrite: bool = False) -> None:
+        self.path = Path(path)
+        self.settings = dict(settings)
+        self._spare = self.path.with_name(self.path.name + ".spare")
+        self._former = self.path.with_name(self.path.name + ".former")
+        self._behind: list[Write] = []  # what the file has and the spare copy lacks
+        self._lock = _Lock(self.path)
+        try:
+            self._drop_spare()
+            if overwrite and self.path.exists():
+                self.reader(self.path).close()  # raises for a file of another kind: that is not ours to delete
+                self.path.unlink()
+            self._check_existing()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def __enter__(self: OpenWriter) -> OpenWriter:
+        try:
+            if not self.path.exists():
+                self._add(lambda file: None)
+        except BaseException:
+            self._lock.release()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._drop_spare()
+        self._lock.release()
+
+    def _check_existing(self) -> None:
+        """Take up what is in the file so far; refuses a file that was made with other settings."""
+        if not self.path.exists():
+            return
+        with self.reader(self.path) as file:
+            before, now = _flat(file.settings), _flat(self.settings)
+            for key in before | now:
+                if before.get(key) != now.get(key):
+                    raise StorageError(
+                        f"{self.path}: was made with {key} = {before.get(key)}, not {now.get(key)}; "
+                        "choose another output or overwrite it"
+                    )
+            self._resume(file)
+
+    def _resume(self, file: Any) -> None:
+        """Note what an existing file holds; ``file`` is open with the reader."""
+        raise NotImplementedError
+
+    def _add(self, write: Write) -> None:
+        try:
+            with self._open_spare() as file:
+                for each in (*self._behind, write):
+                    each(file)
+            _flush(self._spare)
+            self._swap()
+        except OSError as error:
+            raise StorageError(f"{self.path}: cannot be written ({error})") from error
+        self._behind = [write]
+
+    def _open_spare(self) -> Any:
+        if self._spare.exists():
+            try:
+                return h5py.File(self._spare, "a")
+            except OSError:
+                # Somebody still reads what was the file a moment ago: leave it to them and start from a copy.
+                self._spare.unlink()
+        self._behind = []
+        if self.path.exists():
+            shutil.copyfile(self.path, self._spare)
+            return h5py.File(self._spare, "a")
+        file = h5py.File(self._spare, "w")
+        kind = self.reader.kind
+        file.attrs.update(format=kind.format, version=kind.version, settings=json.dumps(self.settings))
+        return file
+
+    def _swap(self) -> None:
+        """Put the spare copy in the file's place and, where the file system has hard links, keep the former file."""
+        kept = False
+        with contextlib.suppress(OSError):
+            self._former.hardlink_to(self.path)
+            kept = True
+        self._spare.replace(self.path)
+        if kept:
+            self._former.replace(self._spare)
+        if os.name == "posix":
+            _flush(self.path.parent)  # the rename itself
+
+    def _drop_spare(self) -> None:
+        for path in (self._spare, self._former):
+            path.unlink(missing_ok=True)
+
+
+class _Lock:
+    """Keeps a second process from writing the same file; released when the process ends, however it ends."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.with_name(path.name + ".lock")
+        check_place(path, StorageError)
+        try:
+            self._file = self._path.open("w")
+        except OSError as error:
+            raise StorageError(f"{path}: cannot be written ({in_words(error)})") from error
+        try:
+            import fcntl
+
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.path.samestat(os.fstat(self._file.fileno()), self._path.stat()):
+                raise OSError("the lock was released and taken again in between")
+        except ImportError:  # Windows has no flock; it refuses to replace an open file instead
+            pass
+        except OSError as error:
+            self._file.close()
+            raise StorageError(f"{path}: another process is writing this file") from error
+
+    def release(self) -> None:
+        self._path.unlink(missing_ok=True)
+        self._file.close()
+
+
+def _open(path: Path) -> Any:
+    try:
+        return h5py.File(path, "r")
+    except FileNotFoundError as error:
+        raise StorageError(f"{path}: no such file") from error
+    except OSError as error:
+        raise StorageError(f"{path}: not an HDF5 file, or a damaged one; delete it or choose another") from error
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings with dotted names."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        flat.update(_flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value})
+    return flat
+
+
+def _flush(path: Path) -> None:
+    """Hand what a file or a folder holds to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
