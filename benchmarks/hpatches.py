@@ -16,8 +16,7 @@ import cv2
 import numpy as np
 
 from common import save
-from logpolar.datasets.correspondences import CorrespondenceRules, find_correspondences
-from logpolar.datasets.homographies import ViewPair
+from logpolar.datasets.correspondences import CorrespondenceRules, ImagePair, find_correspondences
 from logpolar.detection import SiftDetector
 from logpolar.evaluation.baselines import root_sift
 from logpolar.evaluation.pairs import Describe, score_pairs
@@ -36,7 +35,7 @@ def reduced(gray: np.ndarray, factor: float) -> tuple[np.ndarray, np.ndarray]:
     return to_bytes(small), np.array([[x, 0, x / 2 - 0.5], [0, y, y / 2 - 0.5], [0, 0, 1]])
 
 
-def pairs_of(sequence: Path, zoom: float) -> list[ViewPair]:
+def pairs_of(sequence: Path, zoom: float) -> list[ImagePair]:
     detector = SiftDetector(max_keypoints=3000, contrast_threshold=0.02)
     random = np.random.default_rng(SEED)
     grays = [read_gray(sequence / f"{number}.ppm") for number in range(1, 7)]
@@ -48,8 +47,9 @@ def pairs_of(sequence: Path, zoom: float) -> list[ViewPair]:
         second, second_map = reduced(grays[number - 1], fit[number - 1] / zoom)
         homography = second_map @ np.loadtxt(sequence / f"H_1_{number}") @ np.linalg.inv(first_map)
         keypoints = detector(to_gray(second))
-        found = find_correspondences(first_keypoints, keypoints, homography, CorrespondenceRules(), random)
-        pairs.append(ViewPair(first, second, homography, 1 / zoom, found, keypoints))
+        shape = second.shape[1], second.shape[0]
+        found, _ = find_correspondences(first_keypoints, keypoints, homography, shape, CorrespondenceRules(), random)
+        pairs.append(ImagePair(first, second, first_keypoints, keypoints, found))
     return pairs
 
 

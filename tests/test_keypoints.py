@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logpolar.errors import KeypointError
-from logpolar.keypoints import DEFAULT_ANGLE, DEFAULT_SIZE, Keypoints, keep_apart, normalize_degrees
+from logpolar.keypoints import DEFAULT_ANGLE, DEFAULT_SIZE, Keypoints, normalize_degrees
 
 
 def some_keypoints(count: int = 20, seed: int = 0) -> Keypoints:
@@ -98,18 +98,6 @@ def test_one_after_the_other():
 def test_table_has_a_row_a_keypoint():
     keypoints = Keypoints.from_points([[1, 2], [3, 4]], size=[5, 6], angle=[7, 8])
     assert keypoints.table.tolist() == [[1, 2, 5, 7], [3, 4, 6, 8]]
-
-
-def test_kept_apart_by_a_slow_loop():
-    random = np.random.default_rng(0)
-    places, order = [random.uniform(0, 100, (200, 2)) for _ in range(2)], random.permutation(200).tolist()
-    expected: list[int] = []
-    for index in order:
-        if all(np.linalg.norm(points[index] - points[other]) >= 9 for other in expected for points in places):
-            expected.append(index)
-    assert keep_apart(order, places, 9, 1000).tolist() == expected
-    assert keep_apart(order, places, 9, 5).tolist() == expected[:5]
-    assert keep_apart([], places, 9, 5).tolist() == []
 
 
 def test_resize_follows_pixel_centres():

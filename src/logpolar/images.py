@@ -128,6 +128,20 @@ def to_bytes(gray: FloatArray) -> NDArray[np.uint8]:
     return np.asarray(np.rint(gray * np.float32(255)), np.uint8)
 
 
+def encode_gray(pixels: NDArray[np.uint8], quality: int) -> bytes:
+    """JPEG of an 8 bit gray image; quality 100 stands for PNG, without loss."""
+    ending, options = (".png", []) if quality == 100 else (".jpg", [cv2.IMWRITE_JPEG_QUALITY, quality])
+    return cv2.imencode(ending, pixels, options)[1].tobytes()
+
+
+def decode_gray(data: bytes | NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """8 bit gray image of an encoded one, which may be in colour; EXIF orientation is not applied."""
+    pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_GRAYSCALE | cv2.IMREAD_IGNORE_ORIENTATION)
+    if pixels is None:
+        raise ImageError("not an image, or a damaged one")
+    return np.asarray(pixels, np.uint8)
+
+
 def shrink(gray: FloatArray, max_size: int | None) -> FloatArray:
     """The image with its longer side reduced to ``max_size`` pixels (area average), or itself if it is no longer."""
     height, width = gray.shape

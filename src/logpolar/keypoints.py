@@ -17,7 +17,7 @@ LAF        the same            see ``from_lafs``     degrees, the opposite sense
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import cv2
@@ -201,23 +201,6 @@ class Keypoints:
         cosine, sine = scale * np.cos(phi), scale * np.sin(phi)
         rows = np.stack([cosine, -sine, self.xy[:, 0], sine, cosine, self.xy[:, 1]], axis=1)
         return np.asarray(rows.reshape(-1, 2, 3), np.float32)
-
-
-def keep_apart(
-    order: Iterable[int], places: Sequence[NDArray[np.floating]], min_gap: float, max_count: int
-) -> NDArray[np.intp]:
-    """The first indices of ``order`` whose points are ``min_gap`` or more from all chosen before, in all ``places``.
-
-    ``places`` are arrays (N, 2), for example the positions of correspondences in either image.
-    """
-    kept: list[int] = []
-    for candidate in order:
-        if len(kept) == max_count:
-            break
-        gaps = [np.linalg.norm(points[kept] - points[candidate], axis=1) for points in places]
-        if min(gap.min(initial=np.inf) for gap in gaps) >= min_gap:
-            kept.append(candidate)
-    return np.array(kept, np.intp)
 
 
 def normalize_degrees(angle: FloatArray) -> FloatArray:

@@ -30,10 +30,15 @@ def in_processes(
 ) -> Iterator[tuple[Task, Result]]:
     """``work`` done on each task in ``jobs`` processes: (task, result) in the order of the tasks.
 
-    Each process first runs ``start(*arguments)``, uses its share of the cores in OpenCV, ignores Ctrl-C, which is for
-    the caller to deal with, and ends when the caller's process does, however that ends. ``work`` and what goes in and
-    out of it must be picklable. No more than 4 tasks a process are under way or waiting for the caller.
+    With one job the work is done here, without ``start``. Otherwise each process first runs ``start(*arguments)``, uses
+    its share of the cores in OpenCV, ignores Ctrl-C, which is for the caller to deal with, and ends when the caller's
+    process does, however that ends. ``work`` and what goes in and out of it must be picklable. No more than 4 tasks a
+    process are under way or waiting for the caller.
     """
+    if jobs == 1:
+        for task in tasks:
+            yield task, work(task)
+        return
     threads = max((os.cpu_count() or 1) // jobs, 1)
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(jobs, context, _start_process, (threads, start, arguments))

@@ -8,7 +8,8 @@ import numpy as np
 
 from logpolar.errors import MissingExtraError
 from logpolar.images import to_bytes
-from logpolar.keypoints import FloatArray, Keypoints, keep_apart
+from logpolar.keypoints import FloatArray, Keypoints
+from logpolar.neighbours import keep_apart
 from logpolar.sampling import Cartesian, ImagePyramid, LogPolar, Pattern
 
 try:
@@ -20,8 +21,9 @@ except ImportError as error:
 
 def spread_keypoints(keypoints: Keypoints, count: int, min_gap: float, max_size: float) -> Keypoints:
     """The strongest keypoints at least ``min_gap`` pixels apart; those above ``max_size`` only if there is no other."""
-    order = np.lexsort((-keypoints.response, keypoints.size > max_size)).tolist()
-    return keypoints[keep_apart(order, [keypoints.xy], min_gap, count)]
+    order = np.lexsort((-keypoints.response, keypoints.size > max_size))
+    best = keypoints[order[:2000]]  # enough to choose from; a wide gap among more would take long
+    return best[keep_apart(range(len(best)), [best.xy], min_gap, count)]
 
 
 def plot_patches(gray: FloatArray, keypoints: Keypoints, log_polar: LogPolar, cartesian: Cartesian) -> Figure:

@@ -14,6 +14,7 @@ from logpolar.datasets.correspondences import (
 from logpolar.keypoints import Keypoints
 
 TILTED = np.array([[0.9, -0.25, 30.0], [0.3, 0.8, -10.0], [4e-4, -3e-4, 1.0]])
+EVERYWHERE = 10**6, 10**6
 ALL = CorrespondenceRules(min_spacing=0, max_count=10**6)
 
 
@@ -32,7 +33,7 @@ def found_numbers(found) -> list[tuple[int, int]]:
 
 
 def search(first, second, homography=np.eye(3), rules=ALL, seed=0):  # noqa: B008
-    return find_correspondences(first, second, homography, rules, np.random.default_rng(seed))
+    return find_correspondences(first, second, homography, EVERYWHERE, rules, np.random.default_rng(seed))[0]
 
 
 def prediction(homography: np.ndarray, x: float, y: float, size: float, angle: float):

@@ -10,7 +10,7 @@ from logpolar.datasets import homographies
 from logpolar.datasets.correspondences import CorrespondenceRules, warp_points, wrap_degrees
 from logpolar.datasets.homographies import ViewOptions, change_light, make_view_pair, view_pairs
 from logpolar.detection import SiftDetector
-from logpolar.images import to_bytes
+from logpolar.images import encode_gray, to_bytes
 
 OPTIONS = ViewOptions(min_side=90, rules=CorrespondenceRules(max_count=40))
 SEEDS = range(6)
@@ -29,6 +29,7 @@ def pairs(pixels):
 @pytest.fixture
 def same_light(monkeypatch):
     monkeypatch.setattr(homographies, "change_light", lambda view, random: view)
+    monkeypatch.setattr(homographies, "compress", lambda view, quality, random: encode_gray(view, 100))
 
 
 def correlation_inside(pair, shift=(0.0, 0.0)) -> float:

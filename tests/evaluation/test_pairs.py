@@ -5,15 +5,14 @@ import math
 import numpy as np
 import pytest
 
-from logpolar.datasets.correspondences import Correspondences
-from logpolar.datasets.homographies import ViewPair
+from logpolar.datasets.correspondences import Correspondences, ImagePair
 from logpolar.evaluation.pairs import score_pairs
 from logpolar.keypoints import Keypoints
 
 VIEW = np.zeros((8, 8), np.uint8)
 
 
-def make_pair(matched, others=(), ratio=None, zoom: float = 1.0) -> ViewPair:
+def make_pair(matched, others=(), ratio=None, zoom: float = 1.0) -> ImagePair:
     """A pair whose keypoints carry their number as response: 0 ... for those that match, 100 ... for the others."""
     count = len(matched)
     first = Keypoints.from_points(np.zeros((count, 2)), response=np.arange(count))
@@ -22,8 +21,10 @@ def make_pair(matched, others=(), ratio=None, zoom: float = 1.0) -> ViewPair:
         [*matched, *others], response=np.concatenate([np.arange(count), 100 + np.arange(len(others))])
     )
     ratio = np.zeros(count, np.float32) if ratio is None else np.array(ratio, np.float32)
-    found = Correspondences(first, second, ratio, np.zeros(count, np.float32))
-    return ViewPair(VIEW, VIEW + 1, np.eye(3), zoom, found, pool)
+    indices = np.stack([np.arange(count)] * 2, axis=1).astype(np.int32)
+    warp = np.tile(zoom * np.eye(2, dtype=np.float32), (count, 1, 1))
+    found = Correspondences(first, second, indices, warp, ratio, np.zeros(count, np.float32))
+    return ImagePair(VIEW, VIEW + 1, first, pool, found)
 
 
 def describer(first: dict[int, list[float]], second: dict[int, list[float]]):

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -19,9 +19,7 @@ STILL = BatchOptions(pairs=2, per_pair=12, angle_jitter=0, scale_jitter=0)
 def shortened(pair, count: int):
     """The same pair with only its first correspondences."""
     found = pair.correspondences
-    part = Correspondences(
-        found.first[:count], found.second[:count], found.log_scale_ratio[:count], found.angle_residual[:count]
-    )
+    part = Correspondences(*(getattr(found, field.name)[:count] for field in fields(found)))
     return replace(pair, correspondences=part)
 
 

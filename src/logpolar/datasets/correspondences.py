@@ -7,14 +7,29 @@ disagree: that is what a log-polar descriptor must learn to live with.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.keypoints import FloatArray, Keypoints, keep_apart
+from logpolar.cameras import Matrix
+from logpolar.keypoints import FloatArray, Keypoints
+from logpolar.neighbours import Indices, close_pairs, keep_apart
 
-Matrix = NDArray[np.float64]
+PAIR_CAUSES = (
+    "outside the other image",
+    "no keypoint near",
+    "depth of the other unknown",
+    "occluded",
+    "cycle does not close",
+    "orientation differs",
+    "not each other's nearest",
+    "too close to another",
+    "over the limit per pair",
+)
+"""Why a keypoint of the first image, whose warp is known, has no correspondence: the first that applies."""
 
 
 @dataclass(frozen=True)
@@ -29,76 +44,142 @@ class CorrespondenceRules:
 class Correspondences:
     """Keypoint k of ``first`` shows the same place as keypoint k of ``second``.
 
+    ``indices`` (N, 2): their rows among all keypoints of their images.
+    ``warp`` (N, 2, 2): the map from the first image to the second around the keypoint, d second / d first.
     ``log_scale_ratio`` (N,): ln(size in the second image / size the warp predicts there); 0 is perfect agreement.
     ``angle_residual`` (N,): degrees, angle in the second image less the angle the warp predicts.
     """
 
     first: Keypoints
     second: Keypoints
+    indices: NDArray[np.int32]
+    warp: FloatArray
     log_scale_ratio: FloatArray
     angle_residual: FloatArray
 
     def __len__(self) -> int:
         return len(self.first)
 
+    @property
+    def zoom(self) -> FloatArray:
+        """(N,) size of a thing in the second image over its size in the first."""
+        return np.asarray(zoom_of(self.warp), np.float32)
+
+    @property
+    def warped_size(self) -> FloatArray:
+        """(N,) the size that the warp predicts in the second image."""
+        return np.asarray(self.first.size * self.zoom, np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class ImagePair:
+    """Two 8 bit gray images, all their keypoints, and what corresponds: what training and evaluation work on."""
+
+    first: NDArray[np.uint8]
+    second: NDArray[np.uint8]
+    first_keypoints: Keypoints
+    second_keypoints: Keypoints  # those without a partner are the pool of wrong answers
+    correspondences: Correspondences
+
+
+Check = Callable[[Indices, Indices], NDArray[np.bool_]]
+"""Keypoints of the first and of the second image by number in, which of these pairs may correspond out."""
+
 
 def find_correspondences(
     first: Keypoints,
     second: Keypoints,
     homography: Matrix,
+    shape: tuple[int, int],
     rules: CorrespondenceRules,
     random: np.random.Generator,
-) -> Correspondences:
-    """Correspondences of two sets of keypoints under a homography that maps the first image to the second."""
-    if len(first) == 0 or len(second) == 0:
-        return Correspondences(first[:0], second[:0], np.zeros(0, np.float32), np.zeros(0, np.float32))
+    checks: Sequence[tuple[str, Check]] = (),
+) -> tuple[Correspondences, Counter[str]]:
+    """Correspondences of two sets of keypoints, and how many keypoints of the first have none, by cause.
+
+    ``homography`` maps the first image to the second: one (3, 3) for all, or one for each keypoint (N, 3, 3), the map
+    of the surface around it. ``shape`` is the second image's (width, height). ``checks`` are further conditions, each
+    with the cause of rejection that it stands for.
+    """
     warped, jacobian = warp_points(homography, first.xy)
-    radians = np.radians(first.angle.astype(np.float64))
-    direction = np.einsum("nij,nj->ni", jacobian, np.stack([np.cos(radians), np.sin(radians)], axis=1))
-    angle = np.degrees(np.arctan2(direction[:, 1], direction[:, 0]))
-    size = first.size * np.sqrt(np.abs(np.linalg.det(jacobian)))
+    angle, size = warp_shape(jacobian, first)
+    candidates = _Candidates(*close_pairs(warped, second.xy, rules.max_distance))
+    with np.errstate(invalid="ignore"):
+        inside = np.asarray(((warped >= -0.5) & (warped <= np.array(shape) - 0.5)).all(axis=1))
+    inside[candidates.here] = True  # a keypoint at the very edge may be near to one just past it
+    candidates.rejects["outside the other image"] = int((~inside).sum())
+    candidates.rejects["no keypoint near"] = int(inside.sum()) - len(np.unique(candidates.here))
+    for cause, check in checks:
+        candidates.keep(check(candidates.here, candidates.there), cause)
 
     # SIFT puts several keypoints of different angle at one place: only pairs that agree in angle compete.
-    here, there = _close_pairs(warped.astype(np.float32), second.xy, rules.max_distance)
-    residual = wrap_degrees(second.angle[there] - angle[here])
-    agree = np.abs(residual) <= rules.max_angle
-    here, there, residual = here[agree], there[agree], residual[agree]
+    residual = np.abs(wrap_degrees(second.angle[candidates.there] - angle[candidates.here]))
+    candidates.keep(residual <= rules.max_angle, "orientation differs")
+    here, there = candidates.here, candidates.there
     distance = np.linalg.norm(warped[here] - second.xy[there], axis=1)
-    mutual = _is_nearest(here, distance, np.abs(residual)) & _is_nearest(there, distance, np.abs(residual))
-    here, there, residual = here[mutual], there[mutual], residual[mutual]
+    residual = np.abs(wrap_degrees(second.angle[there] - angle[here]))
+    mutual = _is_nearest(here, distance, residual) & _is_nearest(there, distance, residual)
+    candidates.keep(mutual, "not each other's nearest")
 
+    here, there = candidates.here, candidates.there
     ratio = np.log(second.size[there] / size[here])
     # Scale mismatches above 1.5x are rare and what training is for, so they go first; the rest is drawn at random.
     order = np.lexsort((random.random(len(ratio)), np.abs(ratio) < np.log(1.5))).tolist()
-    keep = keep_apart(order, (first.xy[here], second.xy[there]), rules.min_spacing, rules.max_count)
-    return Correspondences(
-        first[here[keep]],
-        second[there[keep]],
+    apart = keep_apart(order, (first.xy[here], second.xy[there]), rules.min_spacing, len(order))
+    candidates.rejects["too close to another"] = len(order) - len(apart)
+    candidates.rejects["over the limit per pair"] = max(len(apart) - rules.max_count, 0)
+    keep = apart[: rules.max_count]
+    here, there = here[keep], there[keep]
+    found = Correspondences(
+        first[here],
+        second[there],
+        np.stack([here, there], axis=1).astype(np.int32),
+        jacobian[here].astype(np.float32),
         ratio[keep].astype(np.float32),
-        residual[keep].astype(np.float32),
+        wrap_degrees(second.angle[there] - angle[here]).astype(np.float32),
     )
+    return found, candidates.rejects
+
+
+class _Candidates:
+    """Pairs of keypoints that may correspond, and why keypoints of the first image were left without any."""
+
+    def __init__(self, here: Indices, there: Indices) -> None:
+        self.here, self.there = here, there
+        self.rejects: Counter[str] = Counter()
+
+    def keep(self, mask: NDArray[np.bool_], cause: str) -> None:
+        kept = self.here[mask]
+        self.rejects[cause] = len(np.unique(self.here)) - len(np.unique(kept))
+        self.here, self.there = kept, self.there[mask]
 
 
 def warp_points(homography: Matrix, xy: NDArray[np.floating]) -> tuple[Matrix, Matrix]:
-    """Points (N, 2) through a homography, and the Jacobian (N, 2, 2) of the map at each."""
-    ones = np.ones((len(xy), 1))
-    projected = np.concatenate([xy, ones], axis=1) @ homography.T
+    """Points (N, 2) through a homography (3, 3), or each through its own (N, 3, 3), and the Jacobians (N, 2, 2)."""
+    points = np.concatenate([xy, np.ones((len(xy), 1))], axis=1)
+    projected = np.einsum("...ij,...j->...i", homography, points)
     depth = projected[:, 2:]
     warped = projected[:, :2] / depth
-    jacobian = (homography[None, :2, :2] - warped[:, :, None] * homography[None, 2:, :2]) / depth[:, :, None]
+    jacobian = (homography[..., :2, :2] - warped[:, :, None] * homography[..., 2:, :2]) / depth[:, :, None]
     return warped, jacobian
+
+
+def warp_shape(jacobian: Matrix, keypoints: Keypoints) -> tuple[Matrix, Matrix]:
+    """Angles, in degrees, and sizes that a warp's Jacobian predicts in the second image."""
+    radians = np.radians(keypoints.angle.astype(np.float64))
+    direction = np.einsum("nij,nj->ni", jacobian, np.stack([np.cos(radians), np.sin(radians)], axis=1))
+    return np.degrees(np.arctan2(direction[:, 1], direction[:, 0])), keypoints.size * zoom_of(jacobian)
+
+
+def zoom_of(jacobian: NDArray[np.floating]) -> NDArray[np.floating]:
+    """How much larger a warp makes things: the square root of the change of area."""
+    area = jacobian[..., 0, 0] * jacobian[..., 1, 1] - jacobian[..., 0, 1] * jacobian[..., 1, 0]
+    return np.asarray(np.sqrt(np.abs(area)))
 
 
 def wrap_degrees(angle: NDArray[np.floating]) -> NDArray[np.floating]:
     """Angles in [-180, 180)."""
     return np.asarray(np.remainder(angle + 180, 360) - 180)
-
-
-def _close_pairs(first: FloatArray, second: FloatArray, radius: float) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Indices of all pairs of points at most ``radius`` apart."""
-    squared = (first[:, :1] - second[:, 0]) ** 2 + (first[:, 1:] - second[:, 1]) ** 2
-    here, there = np.nonzero(squared <= np.float32(radius**2))
-    return here, there
 
 
 def _is_nearest(

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.datasets.correspondences import (
-    CorrespondenceRules,
-    Correspondences,
-    Matrix,
-    find_correspondences,
-)
+from logpolar.cameras import Matrix
+from logpolar.datasets.building import BuildReport, in_batches, read_report, split_images, versions, with_progress
+from logpolar.datasets.correspondences import CorrespondenceRules, ImagePair, find_correspondences
+from logpolar.datasets.files import CorrespondenceWriter, ImageRecord, PairRecord
 from logpolar.detection import SiftDetector
-from logpolar.images import read_gray, to_bytes, to_gray
-from logpolar.keypoints import Keypoints
+from logpolar.errors import ImageError, LogpolarError
+from logpolar.images import decode_gray, encode_gray, read_gray, shrink, to_bytes, to_gray
+from logpolar.parallel import in_processes
 
 Bytes = NDArray[np.uint8]
+Task = tuple[int, int]  # number of a photo, number of a pair of views of it
 
 
 @dataclass(frozen=True)
@@ -35,20 +34,87 @@ class ViewOptions:
     min_crop: float = 0.6  # the first view shows at least this share of the photo's sides
     max_turn: float = 180.0  # degrees in the plane; half of the pairs turn by at most 20
     min_side: int = 120  # pixels; the second view is not made smaller than this
+    max_size: int = 1024  # pixels; larger photos are reduced
+    quality: int = 95  # of the JPEG that a view is kept as; half of the views are compressed more; 100 for PNG
     rules: CorrespondenceRules = field(default_factory=CorrespondenceRules)
     detector: SiftDetector = field(default_factory=lambda: SiftDetector(max_keypoints=3000, contrast_threshold=0.02))
 
 
 @dataclass(frozen=True, eq=False)
-class ViewPair:
-    """Two 8 bit views, the homography from the first to the second, and what corresponds."""
+class ViewPair(ImagePair):
+    """Two views of a photo, and the homography from the first to the second."""
 
-    first: Bytes
-    second: Bytes
     homography: Matrix
-    zoom: float  # size of a thing in the second view over its size in the first
-    correspondences: Correspondences
-    second_keypoints: Keypoints  # all that were detected: the pool of wrong answers
+    zoom: float  # size of a thing in the second view over its size in the first, before the tilt
+    encoded: tuple[bytes, bytes]  # both views as they were compressed
+    rejects: Counter[str]
+
+
+@dataclass(frozen=True)
+class PhotoOptions:
+    """How photos become a correspondence file."""
+
+    views: int = 5  # pairs made of each photo
+    validation: float = 0.3  # share of the photos
+    test: bool = False  # all photos are for testing
+    seed: int = 0
+    view: ViewOptions = field(default_factory=ViewOptions)
+
+
+def build_photos(
+    photos: dict[str, Path],
+    output: str | Path,
+    options: PhotoOptions | None = None,
+    jobs: int = 1,
+    overwrite: bool = False,
+    progress: bool = False,
+) -> BuildReport:
+    """Make a correspondence file of named photos; continues a file whose making was stopped."""
+    options = options or PhotoOptions()
+    names, paths = list(photos), list(photos.values())
+    parts = dict.fromkeys(names, "test") if options.test else split_images(names, options.validation, options.seed)
+    tasks = [(photo, view) for photo in range(len(photos)) for view in range(options.views)]
+    settings = {"source": "homographies", "photos": len(photos), **asdict(options)}
+    left_out: dict[str, str] = {}
+    with CorrespondenceWriter(output, settings, overwrite) as writer:
+        todo = [task for task in tasks if _view_names(names, task)[0] not in writer.images]
+
+        def records() -> Iterator[tuple[ImageRecord, ImageRecord, PairRecord]]:
+            made = in_processes(partial(_try_pair, paths, options.seed, options.view), todo, jobs)
+            for task, result in with_progress(made, "pair", len(tasks), len(tasks) - len(todo), progress):
+                if isinstance(result, str):
+                    left_out[names[task[0]]] = result
+                else:
+                    yield _records(_view_names(names, task), parts[names[task[0]]], result)
+
+        def store(made: list[tuple[ImageRecord, ImageRecord, PairRecord]]) -> None:
+            writer.add([image for first, second, _ in made for image in (first, second)], [pair for *_, pair in made])
+
+        if not writer.complete:
+            in_batches(records(), 32, store)
+            if not writer.images:
+                writer.path.unlink()
+                raise ImageError(f"none of the {len(photos)} photos can be used; {next(iter(left_out.values()))}")
+            writer.finish({"left_out": left_out, "versions": versions()})
+    return read_report(output)
+
+
+def _view_names(names: Sequence[str], task: Task) -> tuple[str, str]:
+    return f"{names[task[0]]}#{task[1]}a", f"{names[task[0]]}#{task[1]}b"
+
+
+def _records(names: tuple[str, str], part: str, pair: ViewPair) -> tuple[ImageRecord, ImageRecord, PairRecord]:
+    first, second = (
+        ImageRecord(name, part, (pixels.shape[1], pixels.shape[0]), keypoints, data)
+        for name, pixels, keypoints, data in zip(
+            names,
+            (pair.first, pair.second),
+            (pair.first_keypoints, pair.second_keypoints),
+            pair.encoded,
+            strict=True,
+        )
+    )
+    return first, second, PairRecord(*names, pair.correspondences, pair.rejects)
 
 
 def view_pairs(
@@ -59,16 +125,22 @@ def view_pairs(
     jobs: int = 1,
 ) -> Iterator[ViewPair]:
     """``views`` pairs of each photo, in order; what a pair looks like depends on the seed and its place alone."""
-    work = partial(_pair_of_photo, list(photos), seed, options or ViewOptions())
-    tasks = [(number, view) for number in range(len(photos)) for view in range(views)]
-    with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=cv2.setNumThreads, initargs=(1,)) as pool:
-        yield from pool.map(work, tasks, chunksize=4)
+    tasks = [(photo, view) for photo in range(len(photos)) for view in range(views)]
+    for _, pair in in_processes(partial(_make_pair, list(photos), seed, options or ViewOptions()), tasks, jobs):
+        yield pair
 
 
-def _pair_of_photo(photos: list[Path], seed: int, options: ViewOptions, task: tuple[int, int]) -> ViewPair:
+def _try_pair(photos: list[Path], seed: int, options: ViewOptions, task: Task) -> ViewPair | str:
+    try:
+        return _make_pair(photos, seed, options, task)
+    except LogpolarError as error:
+        return str(error)
+
+
+def _make_pair(photos: list[Path], seed: int, options: ViewOptions, task: Task) -> ViewPair:
     random = np.random.default_rng((seed, *task))
     other = (task[0] + int(random.integers(1, max(len(photos), 2)))) % len(photos)
-    photo, backdrop = (to_bytes(read_gray(photos[number])) for number in (task[0], other))
+    photo, backdrop = (to_bytes(shrink(read_gray(photos[n]), options.max_size)) for n in (task[0], other))
     return make_view_pair(photo, backdrop, options, random)
 
 
@@ -91,10 +163,15 @@ def make_view_pair(photo: Bytes, backdrop: Bytes, options: ViewOptions, random: 
     second = _warp(photo, backdrop, homography, shape, zoom)
     shift = np.array([[1, 0, corner[0]], [0, 1, corner[1]], [0, 0, 1.0]])
     homography = homography @ shift
-    first, second = change_light(first, random), change_light(second, random)
+    encoded = _finish(first, options, random), _finish(second, options, random)
+    first, second = decode_gray(encoded[0]), decode_gray(encoded[1])
     first_keypoints, second_keypoints = options.detector(to_gray(first)), options.detector(to_gray(second))
-    correspondences = find_correspondences(first_keypoints, second_keypoints, homography, options.rules, random)
-    return ViewPair(first, second, homography, zoom, correspondences, second_keypoints)
+    found, rejects = find_correspondences(
+        first_keypoints, second_keypoints, homography, second.shape[::-1], options.rules, random
+    )
+    return ViewPair(
+        first, second, first_keypoints, second_keypoints, found, homography, zoom, (encoded[0], encoded[1]), rejects
+    )
 
 
 def _random_view(
@@ -127,8 +204,12 @@ def _warp(photo: Bytes, backdrop: Bytes, homography: Matrix, shape: tuple[int, i
     return np.where(mask > 0, view, behind).astype(np.uint8)
 
 
+def _finish(view: Bytes, options: ViewOptions, random: np.random.Generator) -> bytes:
+    return compress(change_light(view, random), options.quality, random)
+
+
 def change_light(view: Bytes, random: np.random.Generator) -> Bytes:
-    """Another camera and another hour: smooth light, gamma, contrast, blur, noise, JPEG; each in half of the cases."""
+    """Another camera and another hour: smooth light, gamma, contrast, blur, noise; each in half of the cases."""
     values = view.astype(np.float32) / 255
     if random.random() < 0.5:
         light = random.uniform(-0.3, 0.3, (3, 3)).astype(np.float32)
@@ -141,8 +222,9 @@ def change_light(view: Bytes, random: np.random.Generator) -> Bytes:
         values = np.asarray(cv2.GaussianBlur(values, (0, 0), random.uniform(0.3, 1.2)), np.float32)
     if random.random() < 0.5:
         values = values + random.normal(0, random.uniform(0, 0.03), view.shape).astype(np.float32)
-    pixels = np.rint(np.clip(values, 0, 1) * 255).astype(np.uint8)
-    if random.random() < 0.5:
-        _, encoded = cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, int(random.integers(40, 95))])
-        pixels = np.asarray(cv2.imdecode(encoded, cv2.IMREAD_GRAYSCALE), np.uint8)
-    return pixels
+    return np.rint(np.clip(values, 0, 1) * 255).astype(np.uint8)
+
+
+def compress(view: Bytes, quality: int, random: np.random.Generator) -> bytes:
+    """JPEG of the quality given, or, in half of the cases, of one from 40 to 94."""
+    return encode_gray(view, int(random.integers(40, 95)) if random.random() < 0.5 else quality)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.datasets.homographies import ViewPair
+from logpolar.datasets.correspondences import ImagePair
 from logpolar.evaluation.metrics import fpr95, ranks
 from logpolar.keypoints import FloatArray, Keypoints
 
@@ -30,7 +30,7 @@ class Score:
     rank1: float
     scales_differ_2x: int  # correspondences whose detected scales disagree by more than 2x
     rank1_scales_differ_2x: float
-    zoom_2x: int  # correspondences where the second view is at least 2x smaller and scales agree within 1.25x
+    zoom_2x: int  # correspondences that are at least 2x smaller in the second view and whose scales agree within 1.25x
     rank1_zoom_2x: float
 
     def to_dict(self) -> dict[str, float | None]:
@@ -38,7 +38,7 @@ class Score:
         return {name: None if math.isnan(value) else round(value, 4) for name, value in asdict(self).items()}
 
 
-def score_pairs(pairs: Sequence[ViewPair], describe: Describe) -> Score:
+def score_pairs(pairs: Iterable[ImagePair], describe: Describe) -> Score:
     """FPR95 pooled over all pairs, and the share of keypoints whose nearest neighbour is the right one."""
     positive, negative, hits, mismatch, zoom = [], [], [], [], []
     for pair in pairs:
@@ -56,7 +56,7 @@ def score_pairs(pairs: Sequence[ViewPair], describe: Describe) -> Score:
         negative.append(distances[~own])
         hits.append(ranks(distances, truth) == 0)
         mismatch.append(np.abs(found.log_scale_ratio))
-        zoom.append(np.full(len(found), pair.zoom))
+        zoom.append(found.zoom)
     if not hits:
         return Score(0, 0, math.nan, math.nan, 0, math.nan, 0, math.nan)
     hit, ratio, scale = (np.concatenate(values) for values in (hits, mismatch, zoom))

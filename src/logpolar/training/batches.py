@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from logpolar.datasets.homographies import ViewPair
+from logpolar.datasets.correspondences import ImagePair
 from logpolar.keypoints import Keypoints
 from logpolar.sampling.patterns import Pattern
 from logpolar.sampling.torch_lookup import TorchPyramids
@@ -27,7 +27,7 @@ class PairSampler:
 
     def __init__(
         self,
-        pairs: Sequence[ViewPair],
+        pairs: Sequence[ImagePair],
         pattern: Pattern,
         options: BatchOptions,
         device: torch.device | str,

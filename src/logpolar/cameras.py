@@ -1,0 +1,71 @@
+"""Pinhole cameras, and where a pixel of one of known depth lies in another.
+
+Convention:
+    - pixel centres at integers, as everywhere in the library;
+    - X_camera = rotation @ X_world + translation; x to the right, y down, z forward; depth is z.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+Matrix = NDArray[np.float64]
+Array = NDArray[np.floating]
+
+
+@dataclass(frozen=True, eq=False)
+class Camera:
+    width: int
+    height: int
+    matrix: Matrix  # (3, 3): focal lengths and principal point, [[fx, 0, cx], [0, fy, cy], [0, 0, 1]]
+    rotation: Matrix  # (3, 3)
+    translation: Matrix  # (3,)
+
+    def resized(self, width: int, height: int) -> Camera:
+        """The camera of the same view with another number of pixels: x becomes (x + 0.5) * factor - 0.5."""
+        x, y = width / self.width, height / self.height
+        scale = np.array([[x, 0, (x - 1) / 2], [0, y, (y - 1) / 2], [0, 0, 1]])
+        return replace(self, width=width, height=height, matrix=scale @ self.matrix)
+
+    def see(self, points: Matrix) -> tuple[Matrix, Matrix]:
+        """Pixels (N, 2) and depths (N,) of points (N, 3) of the world."""
+        seen = points @ self.rotation.T + self.translation
+        return (seen @ self.matrix.T)[:, :2] / seen[:, 2:], seen[:, 2]
+
+    @property
+    def centre(self) -> Matrix:
+        return np.asarray(-self.rotation.T @ self.translation)
+
+
+@dataclass(frozen=True, eq=False)
+class Transfer:
+    """From the pixels of one camera to those of another: x' ~ turn @ (x, y, 1) + shift / depth."""
+
+    turn: Matrix  # (3, 3)
+    shift: Matrix  # (3,)
+
+    @classmethod
+    def between(cls, first: Camera, second: Camera) -> Transfer:
+        rotation = second.rotation @ first.rotation.T
+        translation = second.translation - rotation @ first.translation
+        return cls(second.matrix @ rotation @ np.linalg.inv(first.matrix), second.matrix @ translation)
+
+    def __call__(self, x: Array, y: Array, depth: Array) -> tuple[Array, Array, Array]:
+        """Pixels of known depth: where they lie in the second camera, and how deep there; arrays broadcast."""
+        turn, shift = self.turn.astype(depth.dtype), self.shift.astype(depth.dtype)
+        sideways, down, deep = (depth * (t[0] * x + t[1] * y + t[2]) + s for t, s in zip(turn, shift, strict=True))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return sideways / deep, down / deep, deep
+
+    def of_planes(self, xy: Array, inverse_depth: Array, slope: Array) -> Matrix:
+        """Homographies (N, 3, 3) of small planes, around pixels ``xy`` (N, 2), from the first camera to the second.
+
+        A plane's inverse depth is linear in the pixel: inverse_depth + slope . (x - xy). Put into the formula of the
+        class, that is a homography; its third coordinate, over the inverse depth, is the depth in the second camera.
+        """
+        offset = inverse_depth - (slope * xy).sum(axis=1)
+        plane = np.concatenate([slope, offset[:, None]], axis=1).astype(np.float64)
+        return np.asarray(self.turn + self.shift[:, None] * plane[:, None, :])

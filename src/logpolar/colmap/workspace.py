@@ -1,0 +1,132 @@
+"""COLMAP's dense workspace: undistorted images, the sparse model, depth maps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from logpolar.cameras import Camera, Matrix
+from logpolar.colmap.depth_maps import depth_size
+from logpolar.errors import LogpolarError, MissingExtraError, StorageError
+
+_MODEL_FILES = (("cameras.bin", "images.bin", "points3D.bin"), ("cameras.txt", "images.txt", "points3D.txt"))
+_DEPTH_KINDS = ("geometric", "photometric")  # in order of preference
+_PINHOLES = ("PINHOLE", "SIMPLE_PINHOLE")
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """An image of known camera and depth, and the points of the sparse model that it sees."""
+
+    name: str
+    image: Path
+    depth: Path
+    camera: Camera
+    points: NDArray[np.intp]  # (n,) rows of the scene's points, sorted, each once
+    xy: Matrix  # (n, 2) where the image shows them
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """What a workspace holds; images that cannot be used are named with the reason."""
+
+    folder: Path
+    views: list[View]
+    points: Matrix  # (P, 3)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+def read_workspace(folder: str | Path) -> Scene:
+    """Read the sparse model (text or binary, ``sparse/`` or ``sparse/0/``) and find images and depth maps.
+
+    Geometric depth maps are preferred to photometric ones. Raises unless two images or more can be used.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise StorageError(f"{folder}: no such folder")
+    model = _read_model(_find_model(folder))
+    rows = {number: row for row, number in enumerate(sorted(model.points3D))}
+    points = np.array([model.points3D[number].xyz for number in rows], np.float64).reshape(-1, 3)
+    if not model.images:
+        raise StorageError(f"{_find_model(folder)}: the sparse model has no images")
+    views, left_out = [], {}
+    for image in sorted(model.images.values(), key=lambda image: str(image.name)):
+        try:
+            views.append(_read_view(folder, model, image, rows))
+        except LogpolarError as error:
+            left_out[image.name] = str(error)
+    if len(views) < 2:
+        usable = f"only {len(views)} of the {len(model.images)} images of this workspace can be used"
+        raise StorageError(f"{folder}: {usable}" + "".join(f"; {reason}" for reason in list(left_out.values())[:1]))
+    return Scene(folder, views, points, left_out)
+
+
+def _find_model(folder: Path) -> Path:
+    places = (folder / "sparse", folder / "sparse" / "0")
+    for place in places:
+        for names in _MODEL_FILES:
+            if all((place / name).is_file() for name in names):
+                return place
+    raise StorageError(f"{folder}: no sparse model (cameras, images and points3D as .bin or .txt) in {places[0]}")
+
+
+def _read_model(place: Path) -> Any:
+    try:
+        import pycolmap
+    except ImportError as error:
+        raise MissingExtraError("reading COLMAP models", "sfm") from error
+    # COLMAP logs a stack trace for what our own error says in a line.
+    level, pycolmap.logging.minloglevel = pycolmap.logging.minloglevel, pycolmap.logging.Level.FATAL.value
+    try:
+        return pycolmap.Reconstruction(str(place))
+    except (RuntimeError, ValueError, IndexError) as error:
+        raise StorageError(f"{place}: cannot be read as a COLMAP model ({_first_line(error)})") from error
+    finally:
+        pycolmap.logging.minloglevel = level
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _read_view(folder: Path, model: Any, image: Any, rows: dict[int, int]) -> View:
+    path = folder / "images" / image.name
+    if not path.is_file():
+        raise StorageError(f"{path}: the model's image is missing")
+    camera = _read_camera(model.cameras[image.camera_id], image)
+    depth = _find_depth(folder, image.name, camera)
+    seen = [(rows[p.point3D_id], *p.xy) for p in image.points2D if p.has_point3D() and p.point3D_id in rows]
+    table = np.array(seen, np.float64).reshape(-1, 3)
+    points, first = np.unique(table[:, 0].astype(np.intp), return_index=True)
+    return View(image.name, path, depth, camera, points, table[first, 1:] - 0.5)
+
+
+def _read_camera(camera: Any, image: Any) -> Camera:
+    if camera.model.name not in _PINHOLES:
+        hint = "a dense workspace has undistorted pinhole cameras, made by COLMAP's image_undistorter"
+        raise StorageError(f"{image.name}: its camera is a {camera.model.name}; {hint}")
+    if not image.has_pose:
+        raise StorageError(f"{image.name}: the model has no pose of this image")
+    matrix = np.array(camera.calibration_matrix(), np.float64)
+    matrix[:2, 2] -= 0.5  # COLMAP's origin is the corner of the first pixel, ours is its centre
+    pose = np.array(image.cam_from_world().matrix(), np.float64)
+    if not (np.isfinite(matrix).all() and np.isfinite(pose).all() and matrix[0, 0] > 0 and matrix[1, 1] > 0):
+        raise StorageError(f"{image.name}: its pose or camera in the sparse model is not finite")
+    return Camera(camera.width, camera.height, matrix, pose[:, :3], pose[:, 3])
+
+
+def _find_depth(folder: Path, name: str, camera: Camera) -> Path:
+    maps = folder / "stereo" / "depth_maps"
+    paths = [maps / f"{name}.{kind}.bin" for kind in _DEPTH_KINDS]
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
+        raise StorageError(f"{paths[0]}: no depth map (nor a photometric one); run COLMAP's patch_match_stereo")
+    width, height = depth_size(path)
+    # Any resolution will do, but it must be of the same view: sides in proportion, to within a pixel of rounding.
+    if abs(width * camera.height - height * camera.width) > max(camera.width, camera.height, width, height):
+        raise StorageError(f"{path}: {width} x {height} is not the shape of a {camera.width} x {camera.height} image")
+    return path

@@ -1,0 +1,69 @@
+"""What all builders of correspondence files share: parts, encoded images, the run that survives a crash."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import cv2
+import h5py
+import numpy as np
+from tqdm import tqdm
+
+from logpolar import __version__
+from logpolar.datasets.files import CorrespondenceFile
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class BuildReport:
+    """What is in a finished file, and what could not be used."""
+
+    counts: dict[str, int]
+    left_out: dict[str, str]  # image -> reason
+
+
+def read_report(path: str | Path) -> BuildReport:
+    with CorrespondenceFile(path) as file:
+        return BuildReport(file.counts(), file.summary["left_out"])
+
+
+def split_images(names: Iterable[str], validation: float, seed: int) -> dict[str, str]:
+    """Part of each image: this share of them, chosen by a hash of their names, is for validation, the rest to train."""
+    ordered = sorted(names, key=lambda name: hashlib.sha256(f"{seed} {name}".encode()).digest())
+    held_out = set(ordered[: round(validation * len(ordered))])
+    return {name: "validation" if name in held_out else "train" for name in ordered}
+
+
+def in_batches(items: Iterable[Item], size: int, store: Callable[[list[Item]], None]) -> None:
+    """Store items in batches; what is there when the items stop coming, for whatever reason, is stored too."""
+    batch: list[Item] = []
+    try:
+        for item in items:
+            batch.append(item)
+            if len(batch) == size:
+                full, batch = batch, []
+                store(full)
+    finally:
+        if batch:
+            store(batch)
+
+
+def with_progress(items: Iterable[Item], what: str, total: int, done: int, show: bool) -> Iterator[Item]:
+    """The items, with a bar on a terminal."""
+    return iter(tqdm(items, desc=what, total=total, initial=done, unit=what, disable=None if show else True))
+
+
+def versions() -> dict[str, Any]:
+    return {
+        "logpolar": __version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "opencv": cv2.__version__,
+        "h5py": h5py.__version__,
+    }

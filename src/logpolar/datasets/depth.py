@@ -1,0 +1,126 @@
+"""Depth that can be trusted: where other views agree, and where the surface around a keypoint is nearly flat.
+
+Inverse depth is what is averaged and interpolated: on a plane it is linear in the pixel, depth is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from logpolar.cameras import Array, Camera, Transfer
+from logpolar.keypoints import FloatArray
+
+_GRID = np.array([(x, y) for y in range(-2, 3) for x in range(-2, 3)])
+"""Offsets of the 5 x 5 samples to which a plane is fitted."""
+
+
+@dataclass(frozen=True)
+class DepthRules:
+    """Which depths count."""
+
+    min_views: int = 2  # other views that must agree; 0 takes depth maps as they are
+    max_neighbours: int = 15  # views asked, those that share most points
+    max_drift: float = 1.0  # pixels: to the other view, to its surface, and back
+    max_difference: float = 0.01  # of the depth, between this view's surface and the other's
+    max_roughness: float = 0.03  # of the inverse depth, about the plane around a keypoint; more is an edge
+    min_samples: int = 13  # known depths of the 25 samples of a plane
+
+
+@dataclass(frozen=True, eq=False)
+class Planes:
+    """The surface around N pixels: inverse depth = ``inverse_depth`` + ``slope`` . (x - xy); rows of 0: unknown."""
+
+    inverse_depth: FloatArray  # (N,)
+    slope: FloatArray  # (N, 2), per pixel
+
+    @property
+    def known(self) -> NDArray[np.bool_]:
+        return self.inverse_depth > 0
+
+    @property
+    def depth(self) -> FloatArray:
+        """NaN where it is unknown."""
+        with np.errstate(divide="ignore"):
+            return np.where(self.known, 1 / self.inverse_depth, np.float32(np.nan))
+
+    def __getitem__(self, index: NDArray[np.integer] | NDArray[np.bool_]) -> Planes:
+        return Planes(self.inverse_depth[index], self.slope[index])
+
+    def at(self, offset: Array) -> Array:
+        """Inverse depth of each plane at an offset (N, 2) in pixels from its centre."""
+        return np.asarray(self.inverse_depth + (self.slope * offset).sum(axis=1))
+
+
+def invert(depth: FloatArray) -> FloatArray:
+    """Inverse depth; unknown stays 0."""
+    return np.divide(1, depth, out=np.zeros_like(depth), where=depth > 0)
+
+
+def confirmed_inverse_depth(
+    depth: FloatArray,
+    camera: Camera,
+    others: Iterable[tuple[FloatArray, Camera]],
+    rules: DepthRules,
+    pixel: float,
+) -> FloatArray:
+    """Inverse depth where at least ``min_views`` other views agree, the mean of all that do; 0 elsewhere.
+
+    Cameras are those of the depth maps, whatever their resolution; ``pixel`` is the size of a pixel, in which
+    ``max_drift`` is given, in pixels of this depth map. A view agrees where the pixel, sent to the other view by its
+    own depth and back by the depth found there, comes back to its place at the same depth. Wrong depths of different
+    views are wrong in different ways; where several views fall for the same mistake this does not help.
+    """
+    height, width = depth.shape
+    x, y = np.arange(width, dtype=np.float32)[None], np.arange(height, dtype=np.float32)[:, None]
+    votes = np.zeros(depth.shape, np.uint8)
+    total = invert(depth)
+    for other_depth, other_camera in others:
+        there_x, there_y, there_depth = Transfer.between(camera, other_camera)(x, y, depth)
+        ahead = (depth > 0) & (there_depth > 0)
+        # Nearest, not linear: a mean across a depth edge is a depth that no surface has.
+        found = nearest(other_depth, np.where(ahead, there_x, -1), np.where(ahead, there_y, -1))
+        back_x, back_y, back_depth = Transfer.between(other_camera, camera)(there_x, there_y, found)
+        with np.errstate(invalid="ignore"):
+            drift = (back_x - x) ** 2 + (back_y - y) ** 2
+            agrees = ahead & (found > 0) & (back_depth > 0) & (drift <= (rules.max_drift * pixel) ** 2)
+            agrees &= np.abs(back_depth - depth) <= rules.max_difference * depth
+        votes += agrees
+        total += np.divide(1, back_depth, out=np.zeros_like(depth), where=agrees)
+    return np.where(votes >= rules.min_views, total / (1 + votes), 0).astype(np.float32)
+
+
+def nearest(values: FloatArray, x: Array, y: Array) -> FloatArray:
+    """Values at the nearest pixels; 0 outside the map."""
+    columns, rows = (np.asarray(each, np.float32) for each in (x, y))
+    return np.asarray(cv2.remap(values, columns, rows, cv2.INTER_NEAREST, borderMode=cv2.BORDER_CONSTANT), np.float32)
+
+
+def fit_planes(inverse_depth: FloatArray, xy: Array, radius: Array, rules: DepthRules) -> Planes:
+    """Planes by least squares around pixels of a map of inverse depth; unknown at edges, in holes, outside.
+
+    A plane is fitted to 5 x 5 samples that cover a square of half-width ``radius`` (N,), or 2 pixels if that is more.
+    """
+    height, width = inverse_depth.shape
+    spacing = np.maximum(np.asarray(radius) / 2, 1)
+    columns, rows = (np.rint(xy[:, k, None] + spacing[:, None] * _GRID[:, k]).astype(np.intp) for k in (0, 1))
+    inside = (columns >= 0) & (columns < width) & (rows >= 0) & (rows < height)
+    values = inverse_depth[np.clip(rows, 0, height - 1), np.clip(columns, 0, width - 1)].astype(np.float64)
+    weight = (inside & (values > 0)).astype(np.float64)
+    offset_x, offset_y = columns - xy[:, :1], rows - xy[:, 1:]
+    design = np.stack([np.ones_like(offset_x), offset_x, offset_y], axis=2)
+    weighted = design * weight[:, :, None]
+    normal = np.einsum("nki,nkj->nij", weighted, design)
+    # Too few samples, or samples in a row, leave the plane open; ``solve`` needs any regular matrix there.
+    open_ = (weight.sum(axis=1) < rules.min_samples) | (np.linalg.det(normal) < 1)
+    normal[open_] = np.eye(3)
+    plane = np.linalg.solve(normal, np.einsum("nki,nk->ni", weighted, values)[:, :, None])[:, :, 0]
+    roughness = (np.abs(np.einsum("nki,ni->nk", design, plane) - values) * weight).max(axis=1, initial=0)
+    centre_known = weight[:, len(_GRID) // 2] > 0
+    good = ~open_ & centre_known & (plane[:, 0] > 0) & (roughness <= rules.max_roughness * plane[:, 0])
+    plane = np.where(good[:, None], plane, 0).astype(np.float32)
+    return Planes(plane[:, 0], plane[:, 1:])

@@ -1,0 +1,238 @@
+"""Correspondences from a COLMAP dense workspace: SIFT keypoints linked through poses and depth.
+
+First every image by itself: ``views``. Then every pair: the plane around a keypoint carries it, its scale and its
+orientation into the other image, and is checked against the plane found there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from logpolar.cameras import Transfer
+from logpolar.colmap.workspace import Scene, read_workspace
+from logpolar.datasets.building import BuildReport, in_batches, read_report, split_images, versions, with_progress
+from logpolar.datasets.correspondences import (
+    Check,
+    CorrespondenceRules,
+    Correspondences,
+    find_correspondences,
+    warp_points,
+)
+from logpolar.datasets.files import CorrespondenceWriter, ImageRecord, PairRecord
+from logpolar.datasets.views import PreparedView, ViewRules, ViewTask, prepare_view
+from logpolar.datasets.visibility import Pair, PairRules, select_pairs, shared_points
+from logpolar.errors import StorageError
+from logpolar.neighbours import Indices
+from logpolar.parallel import in_processes
+
+_BATCH = 64  # pairs written in one transaction
+
+
+@dataclass(frozen=True)
+class DepthChecks:
+    """How well the surfaces seen by two images must agree."""
+
+    max_occlusion: float = 0.03  # of the depth
+    max_cycle: float = 1.5  # pixels: to the other image by this one's depth, and back by the other's
+
+
+@dataclass(frozen=True)
+class SceneOptions:
+    """How a scene becomes correspondences."""
+
+    validation: float = 0.3  # share of the images
+    test: bool = False  # all images are for testing; nothing is split
+    seed: int = 0
+    pairs: PairRules = field(default_factory=PairRules)
+    view: ViewRules = field(default_factory=ViewRules)
+    checks: DepthChecks = field(default_factory=DepthChecks)
+    rules: CorrespondenceRules = field(default_factory=lambda: CorrespondenceRules(max_count=1000))
+
+
+def build_scene(
+    workspace: str | Path,
+    output: str | Path,
+    options: SceneOptions | None = None,
+    jobs: int = 1,
+    overwrite: bool = False,
+    progress: bool = False,
+) -> BuildReport:
+    """Make the correspondence file of a workspace; continues a file whose making was stopped."""
+    options = options or SceneOptions()
+    scene = read_workspace(workspace)
+    names = [view.name for view in scene.views]
+    parts = dict.fromkeys(names, "test") if options.test else split_images(names, options.validation, options.seed)
+    shared = shared_points(scene)
+    random = np.random.default_rng(options.seed)
+    pairs, rejects = select_pairs(scene, shared, [parts[name] for name in names], options.pairs, random)
+    if not pairs:
+        causes = ", ".join(f"{cause}: {count}" for cause, count in rejects.items() if count)
+        raise StorageError(f"{scene.folder}: no two images overlap enough to be paired ({causes})")
+    settings = {"source": "colmap", "scene": scene.folder.resolve().name, **asdict(options)}
+    with CorrespondenceWriter(output, settings, overwrite) as writer:
+        if not writer.complete:
+            scratch = _open_scratch(writer.path, settings)
+            tasks = _view_tasks(scene, shared, parts, options, writer, scratch)
+            left_out = scene.left_out | _prepare_views(tasks, len(names), writer, jobs, progress)
+            if len(writer.images) < 2:
+                writer.path.unlink()
+                shutil.rmtree(scratch)
+                reason = next(iter(left_out.values()))
+                raise StorageError(f"{scene.folder}: fewer than two images can be used; {reason}")
+            usable = [pair for pair in pairs if all(names[view] in writer.images for view in pair.views)]
+            rejects["image left out"] = len(pairs) - len(usable)
+            _link_views(names, usable, options, writer, scratch, jobs, progress)
+            writer.finish({"image_pairs_rejected": rejects, "left_out": left_out, "versions": versions()})
+            shutil.rmtree(scratch)
+    return read_report(output)
+
+
+def _open_scratch(output: Path, settings: dict[str, Any]) -> Path:
+    """A folder beside the output for what pairing needs of each image; a run that was stopped finds it again."""
+    folder, text = output.with_name(output.name + ".scratch"), json.dumps(settings)
+    note = folder / "settings.json"
+    if folder.exists() and not (note.exists() and note.read_text() == text):
+        shutil.rmtree(folder)
+    folder.mkdir(exist_ok=True)
+    note.write_text(text)
+    return folder
+
+
+def _scratch_file(scratch: Path, view: int) -> Path:
+    return scratch / f"{view}.npz"
+
+
+def _view_tasks(
+    scene: Scene,
+    shared: NDArray[np.int32],
+    parts: dict[str, str],
+    options: SceneOptions,
+    writer: CorrespondenceWriter,
+    scratch: Path,
+) -> list[ViewTask]:
+    """The views that are still to be prepared."""
+    tasks = []
+    for number, view in enumerate(scene.views):
+        target = _scratch_file(scratch, number)
+        if view.name in writer.images and target.exists():
+            continue
+        ranking = np.argsort(-shared[number], kind="stable")[: options.view.depth.max_neighbours]
+        confirming = [scene.views[other] for other in ranking if shared[number, other] > 0]
+        others = [(other.depth, other.camera) for other in confirming]
+        path = Path(os.path.relpath(view.image, writer.path.parent)).as_posix()
+        tasks.append(ViewTask(view, parts[view.name], others, options.view, path, target))
+    return tasks
+
+
+def _prepare_views(
+    tasks: list[ViewTask], total: int, writer: CorrespondenceWriter, jobs: int, progress: bool
+) -> dict[str, str]:
+    """Prepare views and store their images; those that cannot be used, with the reason."""
+    left_out: dict[str, str] = {}
+
+    def records() -> Iterator[ImageRecord]:
+        made = in_processes(prepare_view, tasks, jobs)
+        for task, result in with_progress(made, "image", total, total - len(tasks), progress):
+            if isinstance(result, str):
+                left_out[task.view.name] = result
+            elif task.view.name not in writer.images:
+                yield result
+
+    in_batches(records(), 8, partial(writer.add, pairs=()))
+    return left_out
+
+
+@dataclass(frozen=True)
+class _LinkTask:
+    """All that a process needs to link two prepared views."""
+
+    names: tuple[str, str]
+    seed: tuple[int, int, int]
+    first: Path
+    second: Path
+    options: SceneOptions
+
+
+def _link_views(
+    names: list[str],
+    pairs: list[Pair],
+    options: SceneOptions,
+    writer: CorrespondenceWriter,
+    scratch: Path,
+    jobs: int,
+    progress: bool,
+) -> None:
+    """Find the correspondences of all pairs that are not in the file yet."""
+    tasks = []
+    for pair in pairs:
+        key = names[pair.first], names[pair.second]
+        if key not in writer.pairs:
+            files = [_scratch_file(scratch, view) for view in pair.views]
+            tasks.append(_LinkTask(key, (options.seed, *pair.views), files[0], files[1], options))
+
+    def records() -> Iterator[PairRecord]:
+        made = in_processes(_link, tasks, jobs)
+        for task, (found, rejects) in with_progress(made, "pair", len(pairs), len(pairs) - len(tasks), progress):
+            yield PairRecord(*task.names, found, rejects)
+
+    in_batches(records(), _BATCH, partial(writer.add, ()))
+
+
+def _link(task: _LinkTask) -> tuple[Correspondences, Counter[str]]:
+    random = np.random.default_rng(task.seed)
+    return link_views(_load(task.first), _load(task.second), task.options, random)
+
+
+@lru_cache(maxsize=2)
+def _load(path: Path) -> PreparedView:
+    return PreparedView.load(path)
+
+
+def link_views(
+    first: PreparedView, second: PreparedView, options: SceneOptions, random: np.random.Generator
+) -> tuple[Correspondences, Counter[str]]:
+    """Correspondences of two prepared views; only keypoints of the first whose plane is known are considered."""
+    known = np.flatnonzero(first.planes.known)
+    keypoints, planes = first.keypoints[known], first.planes[known]
+    there = Transfer.between(first.camera, second.camera)
+    back = Transfer.between(second.camera, first.camera)
+    homographies = there.of_planes(keypoints.xy, planes.inverse_depth, planes.slope)
+    returns = back.of_planes(second.keypoints.xy, second.planes.inverse_depth, second.planes.slope)
+    points = np.concatenate([keypoints.xy, np.ones((len(known), 1))], axis=1)
+    depth = np.einsum("nj,nj->n", homographies[:, 2], points) / planes.inverse_depth
+    homographies[depth <= 0] = np.nan  # behind the second camera
+    warped, _ = warp_points(homographies, keypoints.xy)
+
+    def is_known(_: Indices, other: Indices) -> NDArray[np.bool_]:
+        return np.asarray(second.planes.known[other])
+
+    def is_on_surface(here: Indices, other: Indices) -> NDArray[np.bool_]:
+        surface = second.planes[other].at(warped[here] - second.keypoints.xy[other])
+        return np.asarray(np.abs(depth[here] * surface - 1) <= options.checks.max_occlusion)
+
+    def closes(here: Indices, other: Indices) -> NDArray[np.bool_]:
+        returned, _ = warp_points(returns[other], warped[here])
+        return np.asarray(np.linalg.norm(returned - keypoints.xy[here], axis=1) <= options.checks.max_cycle)
+
+    checks: list[tuple[str, Check]] = [
+        ("depth of the other unknown", is_known),
+        ("occluded", is_on_surface),
+        ("cycle does not close", closes),
+    ]
+    shape = second.camera.width, second.camera.height
+    found, rejects = find_correspondences(
+        keypoints, second.keypoints, homographies, shape, options.rules, random, checks
+    )
+    found.indices[:, 0] = known[found.indices[:, 0]]
+    return found, rejects

@@ -1,0 +1,152 @@
+"""One view of a scene made ready for pairing: keypoints, the depth that other views confirm, a plane around each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from logpolar.cameras import Camera
+from logpolar.colmap.depth_maps import read_depth
+from logpolar.colmap.workspace import View
+from logpolar.datasets.depth import DepthRules, Planes, confirmed_inverse_depth, fit_planes, invert, nearest
+from logpolar.datasets.files import IMAGE_CAUSES, ImageRecord
+from logpolar.detection import SiftDetector
+from logpolar.errors import ImageError, LogpolarError
+from logpolar.images import decode_gray, encode_gray, read_image, shrink, to_bytes, to_gray
+from logpolar.keypoints import FloatArray, Keypoints
+
+_PICTURE_SIDE = 256  # pixels of a depth picture's longer side
+
+
+@dataclass(frozen=True)
+class ViewRules:
+    """What is kept of an image."""
+
+    max_size: int = 1024  # pixels; larger images are reduced
+    embed: bool = True  # images go into the file; otherwise their relative paths
+    quality: int = 95  # of the JPEG of an image that was reduced or was no JPEG or PNG; 100 for PNG
+    detector: SiftDetector = field(default_factory=lambda: SiftDetector(max_keypoints=8000, contrast_threshold=0.02))
+    depth: DepthRules = field(default_factory=DepthRules)
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedView:
+    """What pairing needs of a view; pixels are those of the reduced image."""
+
+    camera: Camera
+    keypoints: Keypoints
+    planes: Planes
+
+    def save(self, path: Path) -> None:
+        """Write to a file, whole or not at all."""
+        camera, keypoints, planes = self.camera, self.keypoints, self.planes
+        half = path.with_suffix(".half.npz")
+        np.savez(
+            half,
+            shape=(camera.width, camera.height),
+            pose=np.concatenate([camera.matrix, camera.rotation, camera.translation[:, None]], axis=1),
+            keypoints=np.concatenate([keypoints.table, keypoints.response[:, None]], axis=1),
+            planes=np.concatenate([planes.inverse_depth[:, None], planes.slope], axis=1),
+        )
+        half.replace(path)
+
+    @classmethod
+    def load(cls, path: Path) -> PreparedView:
+        with np.load(path) as stored:
+            (width, height), pose = stored["shape"].tolist(), stored["pose"]
+            points, planes = stored["keypoints"], stored["planes"]
+        camera = Camera(width, height, pose[:, :3], pose[:, 3:6], pose[:, 6])
+        keypoints = Keypoints(points[:, :2], points[:, 2], points[:, 3], points[:, 4])
+        return cls(camera, keypoints, Planes(planes[:, 0], planes[:, 1:]))
+
+
+@dataclass(frozen=True, eq=False)
+class ViewTask:
+    """All that a process needs to prepare one view."""
+
+    view: View
+    part: str
+    confirming: list[tuple[Path, Camera]]  # depth maps and cameras of views that may confirm this one's depth
+    rules: ViewRules
+    relative_path: str  # of the image, from the folder of the output
+    target: Path  # where the prepared view goes
+
+
+def prepare_view(task: ViewTask) -> ImageRecord | str:
+    """Prepare a view and save it; what goes into the correspondence file, or the reason why it cannot be used."""
+    try:
+        return _prepare_view(task)
+    except LogpolarError as error:
+        return str(error)
+    except (cv2.error, MemoryError) as error:
+        return f"{task.view.image}: cannot be used ({type(error).__name__}: {error})"
+
+
+def _prepare_view(task: ViewTask) -> ImageRecord:
+    rules = task.rules
+    data = _encoded_image(task.view, rules)
+    gray = to_gray(decode_gray(data))
+    height, width = gray.shape
+    keypoints = rules.detector(gray)
+    depth = read_depth(task.view.depth)
+    factor = depth.shape[1] / width, depth.shape[0] / height
+    inverse_depth = invert(depth)
+    if rules.depth.min_views > 0:
+        camera = task.view.camera.resized(depth.shape[1], depth.shape[0])
+        others = _read_others(task.confirming)
+        inverse_depth = confirmed_inverse_depth(depth, camera, others, rules.depth, factor[0])
+    placed = keypoints.resized(*factor)
+    planes = fit_planes(inverse_depth, placed.xy, placed.size / 2, rules.depth)
+    planes = Planes(planes.inverse_depth, planes.slope * np.array(factor, np.float32))
+    PreparedView(task.view.camera.resized(width, height), keypoints, planes).save(task.target)
+    known, confirmed = (nearest(values, placed.xy[:, 0], placed.xy[:, 1]) > 0 for values in (depth, inverse_depth))
+    counts = (~known).sum(), (known & ~confirmed).sum(), (confirmed & ~planes.known).sum()
+    return ImageRecord(
+        name=task.view.name,
+        part=task.part,
+        size=(width, height),
+        keypoints=keypoints,
+        data=data if rules.embed else b"",
+        path="" if rules.embed else task.relative_path,
+        depth=planes.depth,
+        depth_picture=_depth_picture(inverse_depth),
+        rejects=dict(zip(IMAGE_CAUSES, map(int, counts), strict=True)),
+    )
+
+
+def _read_others(confirming: list[tuple[Path, Camera]]) -> Iterator[tuple[FloatArray, Camera]]:
+    """One depth map at a time: that is all that is in memory beside this view's."""
+    for path, camera in confirming:
+        depth = read_depth(path)
+        yield depth, camera.resized(depth.shape[1], depth.shape[0])
+
+
+def _encoded_image(view: View, rules: ViewRules) -> bytes:
+    """The image that keypoints are found in; a JPEG or PNG that need not be reduced is taken as it is, to the byte."""
+    image = read_image(view.image)
+    height, width = image.shape[:2]
+    if (width, height) != (view.camera.width, view.camera.height):
+        expected = f"its camera in the sparse model has {view.camera.width} x {view.camera.height}"
+        raise ImageError(f"{view.image}: the image has {width} x {height} pixels, {expected}")
+    plain = image.dtype == np.uint8 and (image.ndim == 2 or image.shape[2] == 3)
+    if plain and max(height, width) <= rules.max_size and view.image.suffix.lower() in (".jpg", ".jpeg", ".png"):
+        return view.image.read_bytes()
+    return encode_gray(to_bytes(shrink(to_gray(image), rules.max_size)), rules.quality)
+
+
+def _depth_picture(inverse_depth: FloatArray) -> bytes:
+    """PNG of inverse depth, stretched between its 2nd and 98th percentile to 1 ... 255; 0 is unknown."""
+    known = inverse_depth > 0
+    if not known.any():
+        return encode_gray(np.zeros((1, 1), np.uint8), 100)
+    low, high = np.percentile(inverse_depth[known], [2, 98])
+    shade = np.clip((inverse_depth - low) / max(high - low, 1e-12), 0, 1) * 254 + 1
+    picture = np.where(known, np.rint(shade), 0).astype(np.uint8)
+    factor = min(_PICTURE_SIDE / max(picture.shape), 1)
+    return encode_gray(
+        np.asarray(cv2.resize(picture, None, fx=factor, fy=factor, interpolation=cv2.INTER_NEAREST)), 100
+    )

@@ -1,0 +1,115 @@
+"""Which images of a scene see enough of the same things to be paired."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from logpolar.cameras import Matrix
+from logpolar.colmap.workspace import Scene, View
+
+
+@dataclass(frozen=True)
+class PairRules:
+    """The paper's visibility test, and limits of our own."""
+
+    min_shared: int = 30  # points of the sparse model that both images see
+    min_overlap: float = 0.5  # of each image: the bounding box of the shared points
+    max_per_image: int = 60  # pairs of one image; 0 for no limit
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two views by number. The first shows the shared points larger."""
+
+    first: int
+    second: int
+    shared: int
+    angle: float  # degrees between the rays to the shared points, median
+
+    @property
+    def views(self) -> tuple[int, int]:
+        return self.first, self.second
+
+
+def shared_points(scene: Scene) -> NDArray[np.int32]:
+    """(V, V): how many points of the sparse model two views both see."""
+    counts = np.zeros((len(scene.views), len(scene.views)), np.int32)
+    seen = np.zeros(len(scene.points), np.bool_)
+    for number, view in enumerate(scene.views):
+        seen[view.points] = True
+        for other in range(number + 1, len(scene.views)):
+            counts[number, other] = counts[other, number] = seen[scene.views[other].points].sum()
+        seen[view.points] = False
+    return counts
+
+
+def select_pairs(
+    scene: Scene,
+    shared: NDArray[np.int32],
+    parts: list[str],
+    rules: PairRules,
+    random: np.random.Generator,
+) -> tuple[list[Pair], Counter[str]]:
+    """Pairs that pass the visibility test, sorted, and how many failed it by cause.
+
+    Only images of the same part (train, validation, ...) are paired. Where ``max_per_image`` bites, all viewing angles
+    get their share: pairs are admitted in turn from classes of angle 10 degrees wide, at random within each.
+    """
+    rejects: Counter[str] = Counter()
+    pairs = []
+    for first, second in combinations(range(len(scene.views)), 2):
+        if shared[first, second] < max(rules.min_shared, 1):
+            rejects["few shared points"] += 1
+        elif _overlap(scene.views[first], scene.views[second]) < rules.min_overlap:
+            rejects["small overlap"] += 1
+        elif parts[first] != parts[second]:
+            rejects["across the split"] += 1
+        else:
+            pairs.append(_make_pair(scene, first, second))
+    admitted = _limit(pairs, rules.max_per_image, random) if rules.max_per_image else pairs
+    rejects["over the limit per image"] = len(pairs) - len(admitted)
+    return sorted(admitted, key=lambda pair: pair.views), rejects
+
+
+def _overlap(first: View, second: View) -> float:
+    """Area of the bounding box of the shared points over that of the image, in the image where it is smaller."""
+    _, here, there = np.intersect1d(first.points, second.points, assume_unique=True, return_indices=True)
+    boxes = [np.prod(np.ptp(view.xy[rows], axis=0)) for view, rows in ((first, here), (second, there))]
+    areas = [view.camera.width * view.camera.height for view in (first, second)]
+    return float(min(box / area for box, area in zip(boxes, areas, strict=True)))
+
+
+def _make_pair(scene: Scene, first: int, second: int) -> Pair:
+    """The pair, ordered: what is found a pixel off in the larger picture is less than a pixel off in the smaller."""
+    views = scene.views[first], scene.views[second]
+    points = scene.points[np.intersect1d(views[0].points, views[1].points, assume_unique=True)]
+    magnification = [np.median(view.camera.matrix[0, 0] / view.camera.see(points)[1]) for view in views]
+    rays = [_unit(points - view.camera.centre) for view in views]
+    angle = float(np.degrees(np.median(np.arccos(np.clip((rays[0] * rays[1]).sum(axis=1), -1, 1)))))
+    larger, smaller = (first, second) if magnification[0] >= magnification[1] else (second, first)
+    return Pair(larger, smaller, len(points), angle)
+
+
+def _unit(vectors: Matrix) -> Matrix:
+    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12))
+
+
+def _limit(pairs: list[Pair], most: int, random: np.random.Generator) -> list[Pair]:
+    turn: Counter[int] = Counter()
+    ranked = []
+    for index in random.permutation(len(pairs)):
+        kind = int(pairs[index].angle // 10)
+        ranked.append((turn[kind], kind, pairs[index]))
+        turn[kind] += 1
+    count: Counter[int] = Counter()
+    admitted = []
+    for _, _, pair in sorted(ranked, key=lambda entry: entry[:2]):
+        if all(count[view] < most for view in pair.views):
+            count.update(pair.views)
+            admitted.append(pair)
+    return admitted
