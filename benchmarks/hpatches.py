@@ -16,7 +16,8 @@ import cv2
 import numpy as np
 
 from common import save
-from logpolar.datasets.correspondences import CorrespondenceRules, ImagePair, find_correspondences
+from logpolar.datasets.correspondences import ImagePair, find_correspondences
+from logpolar.datasets.options import CorrespondenceRules
 from logpolar.detection import SiftDetector
 from logpolar.evaluation.baselines import root_sift
 from logpolar.evaluation.pairs import Describe, score_pairs

@@ -14,7 +14,8 @@ from safetensors import safe_open
 from safetensors.numpy import save
 from safetensors.torch import save_file
 
-from logpolar.datasets.homographies import ViewOptions, make_view_pair
+from logpolar.datasets.homographies import make_view_pair
+from logpolar.datasets.options import ViewOptions
 from logpolar.defaults import DEFAULT_MODEL
 from logpolar.errors import ModelError
 from logpolar.evaluation.pairs import score_pairs

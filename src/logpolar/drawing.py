@@ -17,6 +17,7 @@ Picture = NDArray[np.uint8]
 _GREEN, _RED = (80, 200, 60), (60, 60, 230)
 _MAX_SIDE = 800
 _MAX_LINES = 250
+_GAP = 8
 
 
 def draw_matches(
@@ -33,13 +34,9 @@ def draw_matches(
     """
     left, left_scale = _panel(first)
     right, right_scale = _panel(second)
-    height = max(left.shape[0], right.shape[0])
-    gap = 8
-    canvas = np.full((height, left.shape[1] + gap + right.shape[1], 3), 255, np.uint8)
-    canvas[: left.shape[0], : left.shape[1]] = left
-    canvas[: right.shape[0], left.shape[1] + gap :] = right
+    canvas = side_by_side([left, right])
     starts = (first_xy + 0.5) * left_scale - 0.5
-    ends = (second_xy + 0.5) * right_scale - 0.5 + (left.shape[1] + gap, 0)
+    ends = (second_xy + 0.5) * right_scale - 0.5 + (left.shape[1] + _GAP, 0)
     for mask, colour in ((~good, _RED), (good, _GREEN)):
         chosen = np.flatnonzero(mask)
         for index in chosen[:: max(-(-len(chosen) // _MAX_LINES), 1)]:
@@ -47,10 +44,20 @@ def draw_matches(
     return with_caption(canvas, caption) if caption else canvas
 
 
+def side_by_side(pictures: Sequence[Picture]) -> Picture:
+    """Pictures beside each other, with white below the lower ones and between them."""
+    height, last = max(picture.shape[0] for picture in pictures), len(pictures) - 1
+    padded = [
+        np.pad(picture, ((0, height - picture.shape[0]), (0, _GAP * (n < last)), (0, 0)), constant_values=255)
+        for n, picture in enumerate(pictures)
+    ]
+    return np.concatenate(padded, axis=1)
+
+
 def stack(pictures: Sequence[Picture]) -> Picture:
     """Pictures above each other, with white beside the narrower ones."""
     width = max(picture.shape[1] for picture in pictures)
-    padded = [np.pad(p, ((0, 8), (0, width - p.shape[1]), (0, 0)), constant_values=255) for p in pictures]
+    padded = [np.pad(p, ((0, _GAP), (0, width - p.shape[1]), (0, 0)), constant_values=255) for p in pictures]
     return np.concatenate(padded)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
 
+from logpolar.datasets.statistics import ANGLE_EDGES, SCALE_EDGES, Statistics
 from logpolar.errors import MissingExtraError
 from logpolar.images import to_bytes
 from logpolar.keypoints import FloatArray, Keypoints
@@ -101,3 +103,32 @@ def _plot_samples(axis: Any, gray: FloatArray, keypoint: Keypoints, pattern: Pat
     axis.set_facecolor("0.85")
     axis.set_xticks([])
     axis.set_yticks([])
+
+
+def plot_statistics(statistics: Statistics, title: str) -> Figure:
+    """Scale ratio, orientation residual, both together in the classes of the paper's Fig. 4, and rejects by cause."""
+    figure = Figure(figsize=(13, 8.5), layout="constrained")
+    axes = figure.subplots(2, 2)
+    ratio = statistics.log_scale_ratio / np.log(2)
+    axes[0, 0].hist(ratio, bins=np.linspace(-3, 3, 61), log=True, color="tab:blue")
+    axes[0, 0].set(title="scale ratio", xlabel="log2(detected / predicted size)", ylabel="correspondences")
+    axes[0, 1].hist(statistics.angle_residual, bins=np.linspace(-25, 25, 51), color="tab:green")
+    axes[0, 1].set(title="orientation residual", xlabel="degrees", ylabel="correspondences")
+    _plot_classes(axes[1, 0], statistics)
+    causes = {cause: count for cause, count in statistics.rejects.items() if count}
+    axes[1, 1].barh(list(causes)[::-1], list(causes.values())[::-1], color="tab:red")
+    axes[1, 1].set(title="keypoints without a correspondence, by cause", xscale="log")
+    figure.suptitle(title)
+    return figure
+
+
+def _plot_classes(axis: Any, statistics: Statistics) -> None:
+    counts = statistics.table()
+    axis.imshow(np.log10(np.maximum(counts, 0.5)), cmap="viridis", aspect="auto")
+    for (row, column), count in np.ndenumerate(counts):
+        axis.text(column, row, f"{count}", ha="center", va="center", color="white", fontsize=8)
+    scales = [f"{low:g}-{high:g}x" if np.isfinite(high) else f"> {low:g}x" for low, high in pairwise(SCALE_EDGES)]
+    angles = [f"{low:g}-{high:g}°" for low, high in pairwise(ANGLE_EDGES)]
+    axis.set_xticks(range(len(scales)), scales, fontsize=8)
+    axis.set_yticks(range(len(angles)), angles, fontsize=8)
+    axis.set(title="correspondences by both", xlabel="scales differ by", ylabel="orientations differ by")

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from logpolar.datasets.correspondences import (
-    CorrespondenceRules,
     find_correspondences,
     warp_points,
     wrap_degrees,
 )
+from logpolar.datasets.options import CorrespondenceRules
 from logpolar.keypoints import Keypoints
 
 TILTED = np.array([[0.9, -0.25, 30.0], [0.3, 0.8, -10.0], [4e-4, -3e-4, 1.0]])

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from logpolar.datasets import homographies
-from logpolar.datasets.correspondences import CorrespondenceRules, warp_points, wrap_degrees
-from logpolar.datasets.homographies import ViewOptions, change_light, make_view_pair, view_pairs
-from logpolar.detection import SiftDetector
+from logpolar.datasets.correspondences import warp_points, wrap_degrees
+from logpolar.datasets.homographies import change_light, make_view_pair, view_pairs
+from logpolar.datasets.options import CorrespondenceRules, KeypointRules, ViewOptions
 from logpolar.images import encode_gray, to_bytes
 
 OPTIONS = ViewOptions(min_side=90, rules=CorrespondenceRules(max_count=40))
@@ -85,7 +85,7 @@ class TestViews:
     def test_zoom_is_within_bounds_and_that_of_the_homography(self, pixels):
         zooms = []
         for seed in range(30):
-            options = replace(OPTIONS, max_zoom=2.25, detector=SiftDetector(max_keypoints=1))
+            options = replace(OPTIONS, max_zoom=2.25, keypoints=KeypointRules(max_keypoints=1))
             pair = make_view_pair(pixels[:260, :260], pixels, options, np.random.default_rng(seed))
             zooms.append(pair.zoom)
             centre = (np.array(pair.first.shape[::-1]) - 1) / 2
@@ -106,7 +106,7 @@ class TestViews:
     def test_turns_up_to_the_limit(self, pixels):
         turns = []
         for seed in range(20):
-            options = replace(OPTIONS, max_tilt=0.0, max_turn=30.0, detector=SiftDetector(max_keypoints=1))
+            options = replace(OPTIONS, max_tilt=0.0, max_turn=30.0, keypoints=KeypointRules(max_keypoints=1))
             matrix = make_view_pair(pixels[:200, :200], pixels, options, np.random.default_rng(seed)).homography
             turns.append(np.degrees(np.arctan2(matrix[1, 0], matrix[0, 0])))
         assert 15 < np.abs(turns).max() <= 30.01

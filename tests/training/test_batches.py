@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from logpolar.datasets.correspondences import Correspondences
-from logpolar.datasets.homographies import ViewOptions, make_view_pair
+from logpolar.datasets.homographies import make_view_pair
+from logpolar.datasets.options import ViewOptions
 from logpolar.images import to_bytes, to_gray
 from logpolar.sampling import Cartesian, LogPolar, sample_patches
 from logpolar.training.batches import BatchOptions, PairSampler

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from logpolar.datasets.homographies import ViewOptions, make_view_pair
+from logpolar.datasets.homographies import make_view_pair
+from logpolar.datasets.options import ViewOptions
 from logpolar.images import to_bytes
 from logpolar.models import NetworkOptions
 from logpolar.network import DescriptorNetwork

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from logpolar.datasets.correspondences import CorrespondenceRules
-from logpolar.datasets.homographies import ViewOptions
+from logpolar.datasets.options import CorrespondenceRules, ViewOptions
 from logpolar.detection import SiftDetector
 from logpolar.errors import LogpolarError
 from logpolar.evaluation.pairs import Score

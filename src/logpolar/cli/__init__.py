@@ -7,6 +7,8 @@ import sys
 import click
 
 from logpolar import __version__
+from logpolar.cli import dataset_show  # noqa: F401 - adds itself to the group
+from logpolar.cli.dataset import dataset
 from logpolar.cli.demo import demo
 from logpolar.cli.extract import extract
 from logpolar.cli.match import match
@@ -42,5 +44,5 @@ def main() -> None:
     """
 
 
-for _command in (demo, match, extract, patches, models, train):
+for _command in (demo, match, extract, patches, models, dataset, train):
     main.add_command(_command)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from logpolar.cli.options import extraction_options, open_extractor
+from logpolar.cli.options import continuing, extraction_options, open_extractor
 from logpolar.errors import ImageError
 
 
@@ -30,11 +30,8 @@ def extract(paths: tuple[str, ...], output: Path, jobs: int, overwrite: bool, **
     from logpolar.images import find_images
 
     images = find_images(paths)
-    try:
+    with continuing(output):
         report = extract_images(images, output, partial(open_extractor, **extraction), jobs, overwrite, progress=True)
-    except KeyboardInterrupt:
-        click.echo(f"logpolar: stopped; finished images are in {output}, the same command continues", err=True)
-        sys.exit(130)
     if len(report.failed) == 1 == len(images):
         raise ImageError(next(iter(report.failed.values())))
     for reason in report.failed.values():

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -73,6 +77,26 @@ _EXTRACTION = (
         help="What runs the network; torch and cuda need the extra 'torch'.",
     ),
 )
+
+
+jobs_option = click.option(
+    "--jobs",
+    "-j",
+    type=click.IntRange(min=1),
+    default=lambda: os.cpu_count() or 1,
+    show_default="all cores",
+    help="Processes.",
+)
+
+
+@contextlib.contextmanager
+def continuing(output: Path) -> Iterator[None]:
+    """Turn Ctrl-C into a line that says where what was finished is."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo(f"logpolar: stopped; what was finished is in {output}, the same command continues", err=True)
+        sys.exit(130)
 
 
 def extraction_options(command: Command) -> Command:

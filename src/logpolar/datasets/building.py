@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +16,8 @@ from tqdm import tqdm
 
 from logpolar import __version__
 from logpolar.datasets.files import CorrespondenceFile
+from logpolar.datasets.options import KeypointRules, SplitRules
+from logpolar.detection import SiftDetector
 
 Item = TypeVar("Item")
 
@@ -33,11 +35,17 @@ def read_report(path: str | Path) -> BuildReport:
         return BuildReport(file.counts(), file.summary["left_out"])
 
 
-def split_images(names: Iterable[str], validation: float, seed: int) -> dict[str, str]:
-    """Part of each image: this share of them, chosen by a hash of their names, is for validation, the rest to train."""
-    ordered = sorted(names, key=lambda name: hashlib.sha256(f"{seed} {name}".encode()).digest())
-    held_out = set(ordered[: round(validation * len(ordered))])
-    return {name: "validation" if name in held_out else "train" for name in ordered}
+def split_images(names: Sequence[str], rules: SplitRules) -> dict[str, str]:
+    """Part of each image: a share of them, chosen by a hash of their names, is for validation, the rest to train."""
+    if rules.test:
+        return dict.fromkeys(names, "test")
+    ordered = sorted(names, key=lambda name: hashlib.sha256(f"{rules.seed} {name}".encode()).digest())
+    held_out = set(ordered[: round(rules.validation * len(ordered))])
+    return {name: "validation" if name in held_out else "train" for name in names}
+
+
+def sift(rules: KeypointRules) -> SiftDetector:
+    return SiftDetector(rules.max_keypoints, rules.contrast)
 
 
 def in_batches(items: Iterable[Item], size: int, store: Callable[[list[Item]], None]) -> None:

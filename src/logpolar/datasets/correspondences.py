@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from logpolar.cameras import Matrix
+from logpolar.datasets.options import CorrespondenceRules
 from logpolar.keypoints import FloatArray, Keypoints
 from logpolar.neighbours import Indices, close_pairs, keep_apart
 
@@ -30,14 +31,6 @@ PAIR_CAUSES = (
     "over the limit per pair",
 )
 """Why a keypoint of the first image, whose warp is known, has no correspondence: the first that applies."""
-
-
-@dataclass(frozen=True)
-class CorrespondenceRules:
-    max_distance: float = 1.5  # pixels of the second image
-    max_angle: float = 25.0  # degrees
-    min_spacing: float = 7.0  # pixels, in both images
-    max_count: int = 512  # of one image pair
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,22 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from logpolar.cameras import Array, Camera, Transfer
+from logpolar.datasets.options import DepthRules
 from logpolar.keypoints import FloatArray
 
 _GRID = np.array([(x, y) for y in range(-2, 3) for x in range(-2, 3)])
 """Offsets of the 5 x 5 samples to which a plane is fitted."""
 
-
-@dataclass(frozen=True)
-class DepthRules:
-    """Which depths count."""
-
-    min_views: int = 2  # other views that must agree; 0 takes depth maps as they are
-    max_neighbours: int = 15  # views asked, those that share most points
-    max_drift: float = 1.0  # pixels: to the other view, to its surface, and back
-    max_difference: float = 0.01  # of the depth, between this view's surface and the other's
-    max_roughness: float = 0.03  # of the inverse depth, about the plane around a keypoint; more is an edge
-    min_samples: int = 13  # known depths of the 25 samples of a plane
+_MIN_SAMPLES = 13
+"""Of these, with known depth."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,8 +74,9 @@ def confirmed_inverse_depth(
     for other_depth, other_camera in others:
         there_x, there_y, there_depth = Transfer.between(camera, other_camera)(x, y, depth)
         ahead = (depth > 0) & (there_depth > 0)
+        there_x, there_y = np.where(ahead, there_x, -1), np.where(ahead, there_y, -1)
         # Nearest, not linear: a mean across a depth edge is a depth that no surface has.
-        found = nearest(other_depth, np.where(ahead, there_x, -1), np.where(ahead, there_y, -1))
+        found = nearest(other_depth, there_x, there_y)
         back_x, back_y, back_depth = Transfer.between(other_camera, camera)(there_x, there_y, found)
         with np.errstate(invalid="ignore"):
             drift = (back_x - x) ** 2 + (back_y - y) ** 2
@@ -95,9 +88,10 @@ def confirmed_inverse_depth(
 
 
 def nearest(values: FloatArray, x: Array, y: Array) -> FloatArray:
-    """Values at the nearest pixels; 0 outside the map."""
+    """Values at the nearest pixels, in the shape of ``x``; 0 outside the map."""
     columns, rows = (np.asarray(each, np.float32) for each in (x, y))
-    return np.asarray(cv2.remap(values, columns, rows, cv2.INTER_NEAREST, borderMode=cv2.BORDER_CONSTANT), np.float32)
+    found = cv2.remap(values, columns, rows, cv2.INTER_NEAREST, borderMode=cv2.BORDER_CONSTANT)
+    return np.asarray(found, np.float32).reshape(columns.shape)
 
 
 def fit_planes(inverse_depth: FloatArray, xy: Array, radius: Array, rules: DepthRules) -> Planes:
@@ -116,7 +110,7 @@ def fit_planes(inverse_depth: FloatArray, xy: Array, radius: Array, rules: Depth
     weighted = design * weight[:, :, None]
     normal = np.einsum("nki,nkj->nij", weighted, design)
     # Too few samples, or samples in a row, leave the plane open; ``solve`` needs any regular matrix there.
-    open_ = (weight.sum(axis=1) < rules.min_samples) | (np.linalg.det(normal) < 1)
+    open_ = (weight.sum(axis=1) < _MIN_SAMPLES) | (np.linalg.det(normal) < 1)
     normal[open_] = np.eye(3)
     plane = np.linalg.solve(normal, np.einsum("nki,nk->ni", weighted, values)[:, :, None])[:, :, 0]
     roughness = (np.abs(np.einsum("nki,ni->nk", design, plane) - values) * weight).max(axis=1, initial=0)

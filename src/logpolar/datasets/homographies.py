@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
@@ -13,31 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from logpolar.cameras import Matrix
-from logpolar.datasets.building import BuildReport, in_batches, read_report, split_images, versions, with_progress
-from logpolar.datasets.correspondences import CorrespondenceRules, ImagePair, find_correspondences
+from logpolar.datasets.building import BuildReport, in_batches, read_report, sift, split_images, versions, with_progress
+from logpolar.datasets.correspondences import ImagePair, find_correspondences
 from logpolar.datasets.files import CorrespondenceWriter, ImageRecord, PairRecord
-from logpolar.detection import SiftDetector
+from logpolar.datasets.options import PhotoOptions, ViewOptions
 from logpolar.errors import ImageError, LogpolarError
 from logpolar.images import decode_gray, encode_gray, read_gray, shrink, to_bytes, to_gray
 from logpolar.parallel import in_processes
 
 Bytes = NDArray[np.uint8]
 Task = tuple[int, int]  # number of a photo, number of a pair of views of it
-
-
-@dataclass(frozen=True)
-class ViewOptions:
-    """How far the second view may be from the first."""
-
-    max_zoom: float = 4.0  # the second view is smaller by up to this factor, or larger by up to its square root
-    max_tilt: float = 0.25  # corners move by up to this share of the image's sides
-    min_crop: float = 0.6  # the first view shows at least this share of the photo's sides
-    max_turn: float = 180.0  # degrees in the plane; half of the pairs turn by at most 20
-    min_side: int = 120  # pixels; the second view is not made smaller than this
-    max_size: int = 1024  # pixels; larger photos are reduced
-    quality: int = 95  # of the JPEG that a view is kept as; half of the views are compressed more; 100 for PNG
-    rules: CorrespondenceRules = field(default_factory=CorrespondenceRules)
-    detector: SiftDetector = field(default_factory=lambda: SiftDetector(max_keypoints=3000, contrast_threshold=0.02))
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,17 +33,6 @@ class ViewPair(ImagePair):
     zoom: float  # size of a thing in the second view over its size in the first, before the tilt
     encoded: tuple[bytes, bytes]  # both views as they were compressed
     rejects: Counter[str]
-
-
-@dataclass(frozen=True)
-class PhotoOptions:
-    """How photos become a correspondence file."""
-
-    views: int = 5  # pairs made of each photo
-    validation: float = 0.3  # share of the photos
-    test: bool = False  # all photos are for testing
-    seed: int = 0
-    view: ViewOptions = field(default_factory=ViewOptions)
 
 
 def build_photos(
@@ -72,7 +46,7 @@ def build_photos(
     """Make a correspondence file of named photos; continues a file whose making was stopped."""
     options = options or PhotoOptions()
     names, paths = list(photos), list(photos.values())
-    parts = dict.fromkeys(names, "test") if options.test else split_images(names, options.validation, options.seed)
+    parts = split_images(names, options.split)
     tasks = [(photo, view) for photo in range(len(photos)) for view in range(options.views)]
     settings = {"source": "homographies", "photos": len(photos), **asdict(options)}
     left_out: dict[str, str] = {}
@@ -80,7 +54,7 @@ def build_photos(
         todo = [task for task in tasks if _view_names(names, task)[0] not in writer.images]
 
         def records() -> Iterator[tuple[ImageRecord, ImageRecord, PairRecord]]:
-            made = in_processes(partial(_try_pair, paths, options.seed, options.view), todo, jobs)
+            made = in_processes(partial(_try_pair, paths, options.split.seed, options.view), todo, jobs)
             for task, result in with_progress(made, "pair", len(tasks), len(tasks) - len(todo), progress):
                 if isinstance(result, str):
                     left_out[names[task[0]]] = result
@@ -165,7 +139,7 @@ def make_view_pair(photo: Bytes, backdrop: Bytes, options: ViewOptions, random: 
     homography = homography @ shift
     encoded = _finish(first, options, random), _finish(second, options, random)
     first, second = decode_gray(encoded[0]), decode_gray(encoded[1])
-    first_keypoints, second_keypoints = options.detector(to_gray(first)), options.detector(to_gray(second))
+    first_keypoints, second_keypoints = (sift(options.keypoints)(to_gray(view)) for view in (first, second))
     found, rejects = find_correspondences(
         first_keypoints, second_keypoints, homography, second.shape[::-1], options.rules, random
     )

@@ -11,7 +11,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -19,45 +19,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.cameras import Transfer
+from logpolar.cameras import Camera, Transfer
 from logpolar.colmap.workspace import Scene, read_workspace
 from logpolar.datasets.building import BuildReport, in_batches, read_report, split_images, versions, with_progress
 from logpolar.datasets.correspondences import (
     Check,
-    CorrespondenceRules,
     Correspondences,
     find_correspondences,
     warp_points,
 )
 from logpolar.datasets.files import CorrespondenceWriter, ImageRecord, PairRecord
-from logpolar.datasets.views import PreparedView, ViewRules, ViewTask, prepare_view
-from logpolar.datasets.visibility import Pair, PairRules, select_pairs, shared_points
+from logpolar.datasets.options import SceneOptions
+from logpolar.datasets.views import PreparedView, ViewTask, prepare_view
+from logpolar.datasets.visibility import Pair, select_pairs, shared_points
 from logpolar.errors import StorageError
 from logpolar.neighbours import Indices
 from logpolar.parallel import in_processes
 
 _BATCH = 64  # pairs written in one transaction
-
-
-@dataclass(frozen=True)
-class DepthChecks:
-    """How well the surfaces seen by two images must agree."""
-
-    max_occlusion: float = 0.03  # of the depth
-    max_cycle: float = 1.5  # pixels: to the other image by this one's depth, and back by the other's
-
-
-@dataclass(frozen=True)
-class SceneOptions:
-    """How a scene becomes correspondences."""
-
-    validation: float = 0.3  # share of the images
-    test: bool = False  # all images are for testing; nothing is split
-    seed: int = 0
-    pairs: PairRules = field(default_factory=PairRules)
-    view: ViewRules = field(default_factory=ViewRules)
-    checks: DepthChecks = field(default_factory=DepthChecks)
-    rules: CorrespondenceRules = field(default_factory=lambda: CorrespondenceRules(max_count=1000))
 
 
 def build_scene(
@@ -72,9 +51,9 @@ def build_scene(
     options = options or SceneOptions()
     scene = read_workspace(workspace)
     names = [view.name for view in scene.views]
-    parts = dict.fromkeys(names, "test") if options.test else split_images(names, options.validation, options.seed)
+    parts = split_images(names, options.split)
     shared = shared_points(scene)
-    random = np.random.default_rng(options.seed)
+    random = np.random.default_rng(options.split.seed)
     pairs, rejects = select_pairs(scene, shared, [parts[name] for name in names], options.pairs, random)
     if not pairs:
         causes = ", ".join(f"{cause}: {count}" for cause, count in rejects.items() if count)
@@ -127,12 +106,16 @@ def _view_tasks(
         target = _scratch_file(scratch, number)
         if view.name in writer.images and target.exists():
             continue
-        ranking = np.argsort(-shared[number], kind="stable")[: options.view.depth.max_neighbours]
-        confirming = [scene.views[other] for other in ranking if shared[number, other] > 0]
-        others = [(other.depth, other.camera) for other in confirming]
+        others = confirming_views(scene, shared, number, options.depth.max_neighbours)
         path = Path(os.path.relpath(view.image, writer.path.parent)).as_posix()
-        tasks.append(ViewTask(view, parts[view.name], others, options.view, path, target))
+        tasks.append(ViewTask(view, parts[view.name], others, options, path, target))
     return tasks
+
+
+def confirming_views(scene: Scene, shared: NDArray[np.int32], view: int, most: int) -> list[tuple[Path, Camera]]:
+    """Depth maps and cameras of the views that share most points with one."""
+    ranking = np.argsort(-shared[view], kind="stable")[:most]
+    return [(scene.views[other].depth, scene.views[other].camera) for other in ranking if shared[view, other] > 0]
 
 
 def _prepare_views(
@@ -179,7 +162,7 @@ def _link_views(
         key = names[pair.first], names[pair.second]
         if key not in writer.pairs:
             files = [_scratch_file(scratch, view) for view in pair.views]
-            tasks.append(_LinkTask(key, (options.seed, *pair.views), files[0], files[1], options))
+            tasks.append(_LinkTask(key, (options.split.seed, *pair.views), files[0], files[1], options))
 
     def records() -> Iterator[PairRecord]:
         made = in_processes(_link, tasks, jobs)
@@ -219,11 +202,11 @@ def link_views(
 
     def is_on_surface(here: Indices, other: Indices) -> NDArray[np.bool_]:
         surface = second.planes[other].at(warped[here] - second.keypoints.xy[other])
-        return np.asarray(np.abs(depth[here] * surface - 1) <= options.checks.max_occlusion)
+        return np.asarray(np.abs(depth[here] * surface - 1) <= options.depth.max_occlusion)
 
     def closes(here: Indices, other: Indices) -> NDArray[np.bool_]:
         returned, _ = warp_points(returns[other], warped[here])
-        return np.asarray(np.linalg.norm(returned - keypoints.xy[here], axis=1) <= options.checks.max_cycle)
+        return np.asarray(np.linalg.norm(returned - keypoints.xy[here], axis=1) <= options.depth.max_cycle)
 
     checks: list[tuple[str, Check]] = [
         ("depth of the other unknown", is_known),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import cv2
@@ -12,25 +12,15 @@ import numpy as np
 from logpolar.cameras import Camera
 from logpolar.colmap.depth_maps import read_depth
 from logpolar.colmap.workspace import View
-from logpolar.datasets.depth import DepthRules, Planes, confirmed_inverse_depth, fit_planes, invert, nearest
+from logpolar.datasets.building import sift
+from logpolar.datasets.depth import Planes, confirmed_inverse_depth, fit_planes, invert, nearest
 from logpolar.datasets.files import IMAGE_CAUSES, ImageRecord
-from logpolar.detection import SiftDetector
+from logpolar.datasets.options import DepthRules, ImageRules, SceneOptions
 from logpolar.errors import ImageError, LogpolarError
 from logpolar.images import decode_gray, encode_gray, read_image, shrink, to_bytes, to_gray
 from logpolar.keypoints import FloatArray, Keypoints
 
 _PICTURE_SIDE = 256  # pixels of a depth picture's longer side
-
-
-@dataclass(frozen=True)
-class ViewRules:
-    """What is kept of an image."""
-
-    max_size: int = 1024  # pixels; larger images are reduced
-    embed: bool = True  # images go into the file; otherwise their relative paths
-    quality: int = 95  # of the JPEG of an image that was reduced or was no JPEG or PNG; 100 for PNG
-    detector: SiftDetector = field(default_factory=lambda: SiftDetector(max_keypoints=8000, contrast_threshold=0.02))
-    depth: DepthRules = field(default_factory=DepthRules)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +61,7 @@ class ViewTask:
     view: View
     part: str
     confirming: list[tuple[Path, Camera]]  # depth maps and cameras of views that may confirm this one's depth
-    rules: ViewRules
+    options: SceneOptions
     relative_path: str  # of the image, from the folder of the output
     target: Path  # where the prepared view goes
 
@@ -87,20 +77,15 @@ def prepare_view(task: ViewTask) -> ImageRecord | str:
 
 
 def _prepare_view(task: ViewTask) -> ImageRecord:
-    rules = task.rules
-    data = _encoded_image(task.view, rules)
+    options = task.options
+    data = _encoded_image(task.view, options.images)
     gray = to_gray(decode_gray(data))
     height, width = gray.shape
-    keypoints = rules.detector(gray)
-    depth = read_depth(task.view.depth)
+    keypoints = sift(options.keypoints)(gray)
+    depth, inverse_depth = read_surface(task.view, task.confirming, options.depth, width)
     factor = depth.shape[1] / width, depth.shape[0] / height
-    inverse_depth = invert(depth)
-    if rules.depth.min_views > 0:
-        camera = task.view.camera.resized(depth.shape[1], depth.shape[0])
-        others = _read_others(task.confirming)
-        inverse_depth = confirmed_inverse_depth(depth, camera, others, rules.depth, factor[0])
     placed = keypoints.resized(*factor)
-    planes = fit_planes(inverse_depth, placed.xy, placed.size / 2, rules.depth)
+    planes = fit_planes(inverse_depth, placed.xy, placed.size / 2, options.depth)
     planes = Planes(planes.inverse_depth, planes.slope * np.array(factor, np.float32))
     PreparedView(task.view.camera.resized(width, height), keypoints, planes).save(task.target)
     known, confirmed = (nearest(values, placed.xy[:, 0], placed.xy[:, 1]) > 0 for values in (depth, inverse_depth))
@@ -110,12 +95,27 @@ def _prepare_view(task: ViewTask) -> ImageRecord:
         part=task.part,
         size=(width, height),
         keypoints=keypoints,
-        data=data if rules.embed else b"",
-        path="" if rules.embed else task.relative_path,
+        data=data if options.images.embed else b"",
+        path="" if options.images.embed else task.relative_path,
         depth=planes.depth,
         depth_picture=_depth_picture(inverse_depth),
         rejects=dict(zip(IMAGE_CAUSES, map(int, counts), strict=True)),
     )
+
+
+def read_surface(
+    view: View, confirming: list[tuple[Path, Camera]], rules: DepthRules, width: int
+) -> tuple[FloatArray, FloatArray]:
+    """A view's depth map as it is, and the inverse depth that the other views confirm, at the map's resolution.
+
+    ``width`` is that of the image in whose pixels ``rules`` are meant.
+    """
+    depth = read_depth(view.depth)
+    if rules.min_views == 0:
+        return depth, invert(depth)
+    camera = view.camera.resized(depth.shape[1], depth.shape[0])
+    pixel = depth.shape[1] / width
+    return depth, confirmed_inverse_depth(depth, camera, _read_others(confirming), rules, pixel)
 
 
 def _read_others(confirming: list[tuple[Path, Camera]]) -> Iterator[tuple[FloatArray, Camera]]:
@@ -125,7 +125,7 @@ def _read_others(confirming: list[tuple[Path, Camera]]) -> Iterator[tuple[FloatA
         yield depth, camera.resized(depth.shape[1], depth.shape[0])
 
 
-def _encoded_image(view: View, rules: ViewRules) -> bytes:
+def _encoded_image(view: View, rules: ImageRules) -> bytes:
     """The image that keypoints are found in; a JPEG or PNG that need not be reduced is taken as it is, to the byte."""
     image = read_image(view.image)
     height, width = image.shape[:2]

@@ -11,15 +11,7 @@ from numpy.typing import NDArray
 
 from logpolar.cameras import Matrix
 from logpolar.colmap.workspace import Scene, View
-
-
-@dataclass(frozen=True)
-class PairRules:
-    """The paper's visibility test, and limits of our own."""
-
-    min_shared: int = 30  # points of the sparse model that both images see
-    min_overlap: float = 0.5  # of each image: the bounding box of the shared points
-    max_per_image: int = 60  # pairs of one image; 0 for no limit
+from logpolar.datasets.options import PairRules
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from logpolar.datasets.homographies import ViewOptions, ViewPair, view_pairs
+from logpolar.datasets.homographies import ViewPair, view_pairs
+from logpolar.datasets.options import ViewOptions
 from logpolar.defaults import DESCRIPTOR_SIZE
 from logpolar.errors import LogpolarError
 from logpolar.evaluation.pairs import Describe, Score, score_pairs

@@ -1,0 +1,111 @@
+"""logpolar dataset: correspondences for training and testing."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from logpolar.cli.options import continuing, jobs_option
+from logpolar.cli.settings import make_settings, settings_options
+from logpolar.datasets.options import PhotoOptions, SceneOptions
+
+if TYPE_CHECKING:
+    from logpolar.datasets.building import BuildReport
+
+overwrite_option = click.option("--overwrite", is_flag=True, help="Start anew instead of continuing an existing file.")
+
+
+@click.group(short_help="Make and look at correspondences for training and testing.")
+def dataset() -> None:
+    """Correspondences for training and testing, from COLMAP scenes or from single photos.
+
+    From a folder of pictures of one place: `reconstruct`, then `colmap`. From any photos: `homographies`.
+    """
+
+
+@dataset.command(
+    short_help="Correspondences from COLMAP dense workspaces.",
+    epilog="Example: logpolar dataset colmap scenes/trevi scenes/vienna -o train/",
+)
+@click.argument("workspaces", nargs=-1, required=True, metavar="WORKSPACE...", type=click.Path(path_type=Path))
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="File (.h5), or a folder for a file named by each workspace.",
+)
+@settings_options(SceneOptions)
+@jobs_option
+@overwrite_option
+def colmap(workspaces: tuple[Path, ...], output: Path, jobs: int, overwrite: bool, **settings: Any) -> None:
+    """Correspondences from COLMAP dense workspaces: images/, sparse/, stereo/depth_maps/.
+
+    SIFT keypoints are linked through poses and depth maps, of any resolution, wherever other views confirm the depth.
+    One file is written for each workspace: with `-o name.h5` and several workspaces they are called
+    name-WORKSPACE.h5. A second run continues where the first one stopped. Images that cannot be used are listed, and
+    the exit code is then 1. Needs the extra 'sfm'.
+    """
+    from logpolar.datasets.scenes import build_scene
+
+    options, left_out = make_settings(SceneOptions, settings), 0
+    for workspace, target in _targets(workspaces, output):
+        with continuing(target):
+            left_out += _tell(target, build_scene(workspace, target, options, jobs, overwrite, progress=True))
+    if left_out:
+        sys.exit(1)
+
+
+def _targets(workspaces: tuple[Path, ...], output: Path) -> list[tuple[Path, Path]]:
+    """The file of each workspace."""
+    from logpolar.errors import LogpolarError
+
+    names = [workspace.resolve().name for workspace in workspaces]
+    if len(set(names)) < len(names):
+        raise LogpolarError("two workspaces have the same name, and so would their files")
+    if output.is_dir() or not output.suffix:
+        output.mkdir(parents=True, exist_ok=True)
+        files = [output / f"{name}.h5" for name in names]
+    elif len(workspaces) == 1:
+        files = [output]
+    else:
+        files = [output.with_name(f"{output.stem}-{name}{output.suffix}") for name in names]
+    return list(zip(workspaces, files, strict=True))
+
+
+def _tell(target: Path, report: BuildReport) -> int:
+    """Print what came of it; how many images were left out."""
+    for reason in report.left_out.values():
+        click.echo(f"logpolar: left out: {reason}", err=True)
+    counts, size = report.counts, target.stat().st_size / 1e6
+    pairs = f"{counts['pairs']} pairs, {counts['correspondences']} correspondences"
+    click.echo(f"{target}: {counts['images']} images, {pairs}, {size:.1f} MB")
+    return len(report.left_out)
+
+
+@dataset.command(
+    short_help="Correspondences from single photos.",
+    epilog="Example: logpolar dataset homographies photos/ -o photos.h5 --views 3",
+)
+@click.argument("photos", nargs=-1, required=True, metavar="PHOTOS...")
+@click.option("--output", "-o", type=click.Path(path_type=Path), required=True, help="File (.h5).")
+@settings_options(PhotoOptions)
+@jobs_option
+@overwrite_option
+def homographies(photos: tuple[str, ...], output: Path, jobs: int, overwrite: bool, **settings: Any) -> None:
+    """Correspondences from single photos, each seen twice through a random homography in another light.
+
+    A second run continues where the first one stopped. Photos that cannot be read are listed, and the exit code is
+    then 1.
+    """
+    from logpolar.datasets.homographies import build_photos
+    from logpolar.images import find_images
+
+    options = make_settings(PhotoOptions, settings)
+    with continuing(output):
+        report = build_photos(find_images(photos), output, options, jobs, overwrite, progress=True)
+    if _tell(output, report):
+        sys.exit(1)

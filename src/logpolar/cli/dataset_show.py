@@ -1,0 +1,86 @@
+"""logpolar dataset show"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from logpolar.cli.dataset import dataset
+
+if TYPE_CHECKING:
+    from logpolar.datasets.files import CorrespondenceFile
+    from logpolar.datasets.statistics import Statistics
+
+
+@dataset.command(epilog="Example: logpolar dataset show trevi.h5 -o trevi/")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--output", "-o", type=click.Path(path_type=Path), help="Folder for pictures (needs the extra 'viz').")
+@click.option("--count", type=click.IntRange(1, 50), default=8, show_default=True, help="Image pairs on the page.")
+@click.option("--part", type=click.Choice(["train", "validation", "test"]), help="Sample pairs of this part only.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Which pairs are shown.")
+def show(file: Path, output: Path | None, count: int, part: str | None, seed: int) -> None:
+    """Show what a correspondence file holds: figures, and with -o pictures.
+
+    statistics.png: scale ratio, orientation residual, both in the classes of the paper's Fig. 4, rejects by cause.
+    pairs.png: image pairs with lines. depth.png: images over their depth, red where unknown. patches.png: patch pairs
+    in both samplings.
+    """
+    from logpolar.datasets.files import CorrespondenceFile
+    from logpolar.datasets.statistics import Statistics
+
+    with CorrespondenceFile(file) as opened:
+        statistics = Statistics.of(opened)
+        _print(opened, statistics)
+        if output is not None:
+            _draw(opened, statistics, output, count, part, seed)
+
+
+def _print(file: CorrespondenceFile, statistics: Statistics) -> None:
+    counts = file.counts()
+    state = "" if file.complete else "; INCOMPLETE, run the command that makes it again"
+    click.echo(f"{file.path}: {file.settings.get('source')}{state}")
+    for what, number in counts.items():
+        click.echo(f"  {what.replace('_', ' '):28}{number:>10}")
+    for part in ("train", "validation", "test"):
+        click.echo(f"  pairs to {part:19}{len(file.pairs(part)):>10}")
+    quantiles = ", ".join(f"{100 * q:g} %: {value:.2f}x" for q, value in statistics.quantiles().items())
+    click.echo(f"scales disagree by: {quantiles or 'nothing found'}; above 2x: {100 * statistics.share_above(2):.2f} %")
+    click.echo("rejected, by cause:")
+    for cause, number in (file.summary.get("image_pairs_rejected", {})).items():
+        click.echo(f"  image pairs: {cause:30}{number:>10}")
+    for cause, number in statistics.rejects.items():
+        click.echo(f"  keypoints:   {cause:30}{number:>10}")
+    for reason in file.summary.get("left_out", {}).values():
+        click.echo(f"  left out: {reason}")
+
+
+def _draw(
+    file: CorrespondenceFile, statistics: Statistics, output: Path, count: int, part: str | None, seed: int
+) -> None:
+    import numpy as np
+
+    from logpolar.datasets.pictures import choose_pairs, draw_depths, draw_pairs, draw_patches
+    from logpolar.drawing import write_picture
+    from logpolar.errors import LogpolarError
+    from logpolar.plotting import plot_statistics
+    from logpolar.sampling import Cartesian, LogPolar
+
+    if output.exists() and not output.is_dir():
+        raise LogpolarError(f"{output}: is a file, not a folder")
+    random = np.random.default_rng(seed)
+    many = choose_pairs(file, 100, random, part)
+    if not many:
+        raise LogpolarError(f"{file.path}: there are no correspondences to show")
+    output.mkdir(parents=True, exist_ok=True)
+    plot_statistics(statistics, file.path.name).savefig(output / "statistics.png", dpi=110)
+    write_picture(output / "pairs.png", draw_pairs(file, many[:count]))
+    write_picture(output / "patches.png", draw_patches(file, many, LogPolar(inner_radius=0.5), Cartesian()))
+    made = ["statistics.png", "pairs.png", "patches.png"]
+    shown = sorted({image for number in many[:count] for image in file.pair_images[number].tolist()})
+    depths = draw_depths(file, shown)
+    if depths is not None:
+        write_picture(output / "depth.png", depths)
+        made.append("depth.png")
+    click.echo(f"wrote {', '.join(made)} to {output}")

@@ -1,0 +1,62 @@
+"""Command line options made of settings classes: the name, the default and the help of each stand in the class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import Field, fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+import click
+
+from logpolar.cli.options import Command, Number
+
+Settings = TypeVar("Settings")
+
+
+def settings_options(kind: type[Any]) -> Callable[[Command], Command]:
+    """An option for each setting of a class and of those inside it; ``make_settings`` turns their values back."""
+
+    def decorate(command: Command) -> Command:
+        for each, default in reversed(list(_settings(kind()))):
+            command = _option(each, default)(command)
+        return command
+
+    return decorate
+
+
+def make_settings(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
+    """The settings of the class with the values of its options."""
+    return _fill(kind(), values)
+
+
+def _fill(settings: Settings, values: Mapping[str, Any]) -> Settings:
+    changes = {}
+    for each in fields(settings):  # type: ignore[arg-type]
+        inner = getattr(settings, each.name)
+        changes[each.name] = _fill(inner, values) if is_dataclass(inner) else values[each.name]
+    return replace(settings, **changes)  # type: ignore[type-var]
+
+
+def _settings(settings: Any) -> Iterator[tuple[Field[Any], Any]]:
+    """Fields with their defaults, those of inner classes in their place."""
+    for each in fields(settings):
+        inner = getattr(settings, each.name)
+        if is_dataclass(inner):
+            yield from _settings(inner)
+        else:
+            yield each, inner
+
+
+def _option(each: Field[Any], default: Any) -> Callable[[Command], Command]:
+    name, low, high = each.name.replace("_", "-"), each.metadata["low"], each.metadata["high"]
+    kinds: dict[type, Any] = {bool: None, int: click.IntRange(low, high), float: Number(low, high)}
+    flags = f"--{name}/--no-{name}" if default is True else f"--{name}"
+    return click.option(
+        flags,
+        each.name,
+        type=kinds[type(default)],
+        is_flag=isinstance(default, bool),
+        default=default,
+        show_default=default is not False,
+        help=each.metadata["help"],
+    )

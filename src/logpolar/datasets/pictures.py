@@ -1,0 +1,99 @@
+"""Pictures of a correspondence file: what is in it, and whether one would believe it."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from logpolar.datasets.correspondences import ImagePair
+from logpolar.datasets.files import CorrespondenceFile
+from logpolar.drawing import Picture, draw_matches, side_by_side, stack, with_caption
+from logpolar.images import to_bytes, to_gray
+from logpolar.keypoints import Keypoints
+from logpolar.sampling import Cartesian, ImagePyramid, LogPolar, Pattern
+
+_UNKNOWN = (0, 0, 200)  # red
+_ROW_HEIGHT = 200
+_PATCH_SIDE = 112
+
+
+def choose_pairs(
+    file: CorrespondenceFile, count: int, random: np.random.Generator, part: str | None = None
+) -> list[int]:
+    """Numbers of pairs that have correspondences, at random, of one part or of all."""
+    counts = np.diff(file.column("pairs", "correspondences"), axis=1)
+    filled = [number for number in file.pairs(part) if counts[number] > 0]
+    return [filled[index] for index in random.permutation(len(filled))[:count]]
+
+
+def draw_pairs(file: CorrespondenceFile, numbers: list[int], most_lines: int = 40) -> Picture:
+    """A page of image pairs with lines between what corresponds."""
+    rows = []
+    for number in numbers:
+        pair = file.read(number)
+        names = [file.images[image].name for image in file.pair_images[number]]
+        found, lines = pair.correspondences, slice(None, None, max(len(pair.correspondences) // most_lines, 1))
+        caption = f"{names[0]} - {names[1]}: {len(found)} correspondences, zoom {np.median(found.zoom):.2f}"
+        good = np.ones(len(found.first.xy[lines]), np.bool_)
+        rows.append(draw_matches(pair.first, pair.second, found.first.xy[lines], found.second.xy[lines], good, caption))
+    return stack(rows)
+
+
+def draw_depths(file: CorrespondenceFile, images: list[int], columns: int = 6) -> Picture | None:
+    """Images over their depth in gray, red where it is unknown: the paper's Fig. 6. None without depth."""
+    cells = []
+    for image in images:
+        depth = file.read_depth_picture(image)
+        if depth is None:
+            continue
+        gray = np.asarray(cv2.cvtColor(file.read_image(image), cv2.COLOR_GRAY2BGR), np.uint8)
+        shaded = np.where(depth[:, :, None] > 0, depth[:, :, None], np.array(_UNKNOWN, np.uint8)).astype(np.uint8)
+        cells.append(np.concatenate([_fit(gray), _fit(shaded, gray.shape[1] / gray.shape[0])]))
+    if not cells:
+        return None
+    return stack([side_by_side(cells[start : start + columns]) for start in range(0, len(cells), columns)])
+
+
+def _fit(picture: Picture, aspect: float | None = None) -> Picture:
+    """The picture at the height of a row."""
+    aspect = picture.shape[1] / picture.shape[0] if aspect is None else aspect
+    size = max(round(_ROW_HEIGHT * aspect), 1), _ROW_HEIGHT
+    method = cv2.INTER_AREA if picture.shape[0] > _ROW_HEIGHT else cv2.INTER_NEAREST
+    return np.asarray(cv2.resize(picture, size, interpolation=method), np.uint8)
+
+
+def draw_patches(
+    file: CorrespondenceFile, numbers: list[int], log_polar: LogPolar, cartesian: Cartesian, per_class: int = 3
+) -> Picture:
+    """Patch pairs in both samplings, from scales that agree to scales that do not, with the factor between them."""
+    classes: dict[str, list[Picture]] = {"below 1.2x": [], "1.5x to 2x": [], "above 2x": []}
+    bounds = {"below 1.2x": (0, 1.2), "1.5x to 2x": (1.5, 2), "above 2x": (2, np.inf)}
+    for number in numbers:
+        pair = file.read(number)
+        mismatch = np.exp(np.abs(pair.correspondences.log_scale_ratio))
+        for name, (low, high) in bounds.items():
+            # One a pair, the first that there is: a page from many places says more than from few.
+            chosen = np.flatnonzero((mismatch > low) & (mismatch <= high))[:1]
+            if len(chosen) and len(classes[name]) < per_class:
+                classes[name].append(_draw_patch_row(pair, int(chosen[0]), log_polar, cartesian))
+    rows = [row for made in classes.values() for row in made]
+    title = f"log-polar, lambda {log_polar.lambda_:g} (first, second) | cartesian, lambda {cartesian.lambda_:g}"
+    return with_caption(stack(rows), title)
+
+
+def _draw_patch_row(pair: ImagePair, which: int, log_polar: LogPolar, cartesian: Cartesian) -> Picture:
+    found = pair.correspondences
+    cells = []
+    for pattern in (log_polar, cartesian):
+        for image, keypoints in ((pair.first, found.first), (pair.second, found.second)):
+            cells.append(_draw_patch(image, keypoints[which : which + 1], pattern))
+    factor, residual = float(np.exp(found.log_scale_ratio[which])), float(found.angle_residual[which])
+    sizes = f"sizes {found.first.size[which]:.1f} and {found.second.size[which]:.1f} px"
+    return with_caption(side_by_side(cells), f"{sizes}, scale {factor:.2f}x, {residual:+.0f} degrees")
+
+
+def _draw_patch(image: NDArray[np.uint8], keypoint: Keypoints, pattern: Pattern) -> Picture:
+    patch = to_bytes(ImagePyramid(to_gray(image)).sample(keypoint, pattern)[0])
+    large = cv2.resize(patch, (_PATCH_SIDE, _PATCH_SIDE), interpolation=cv2.INTER_NEAREST)
+    return np.asarray(cv2.cvtColor(large, cv2.COLOR_GRAY2BGR), np.uint8)
