@@ -126,7 +126,8 @@ def _plot_classes(axis: Any, statistics: Statistics) -> None:
     counts = statistics.table()
     axis.imshow(np.log10(np.maximum(counts, 0.5)), cmap="viridis", aspect="auto")
     for (row, column), count in np.ndenumerate(counts):
-        axis.text(column, row, f"{count}", ha="center", va="center", color="white", fontsize=8)
+        colour = "black" if count > 0.2 * counts.max() else "white"
+        axis.text(column, row, f"{count}", ha="center", va="center", color=colour, fontsize=8)
     scales = [f"{low:g}-{high:g}x" if np.isfinite(high) else f"> {low:g}x" for low, high in pairwise(SCALE_EDGES)]
     angles = [f"{low:g}-{high:g}°" for low, high in pairwise(ANGLE_EDGES)]
     axis.set_xticks(range(len(scales)), scales, fontsize=8)

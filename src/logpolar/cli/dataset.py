@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 overwrite_option = click.option("--overwrite", is_flag=True, help="Start anew instead of continuing an existing file.")
 
 
-@click.group(short_help="Make and look at correspondences for training and testing.")
+@click.group(
+    short_help="Make and look at correspondences for training and testing.",
+    epilog="Example: logpolar dataset colmap WORKSPACE -o scene.h5 && logpolar dataset show scene.h5 -o pictures/",
+)
 def dataset() -> None:
     """Correspondences for training and testing, from COLMAP scenes or from single photos.
 

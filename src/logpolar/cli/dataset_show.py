@@ -24,7 +24,7 @@ def show(file: Path, output: Path | None, count: int, part: str | None, seed: in
     """Show what a correspondence file holds: figures, and with -o pictures.
 
     statistics.png: scale ratio, orientation residual, both in the classes of the paper's Fig. 4, rejects by cause.
-    pairs.png: image pairs with lines. depth.png: images over their depth, red where unknown. patches.png: patch pairs
+    pairs.jpg: image pairs with lines. depth.png: images over their depth, red where unknown. patches.png: patch pairs
     in both samplings.
     """
     from logpolar.datasets.files import CorrespondenceFile
@@ -75,9 +75,9 @@ def _draw(
         raise LogpolarError(f"{file.path}: there are no correspondences to show")
     output.mkdir(parents=True, exist_ok=True)
     plot_statistics(statistics, file.path.name).savefig(output / "statistics.png", dpi=110)
-    write_picture(output / "pairs.png", draw_pairs(file, many[:count]))
+    write_picture(output / "pairs.jpg", draw_pairs(file, many[:count]))
     write_picture(output / "patches.png", draw_patches(file, many, LogPolar(inner_radius=0.5), Cartesian()))
-    made = ["statistics.png", "pairs.png", "patches.png"]
+    made = ["statistics.png", "pairs.jpg", "patches.png"]
     shown = sorted({image for number in many[:count] for image in file.pair_images[number].tolist()})
     depths = draw_depths(file, shown)
     if depths is not None:

@@ -19,53 +19,23 @@ filter. A file that is still being made, or whose making was stopped, says ``com
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.datasets.correspondences import PAIR_CAUSES, Correspondences, ImagePair
+from logpolar.datasets.correspondences import Correspondences, ImagePair
 from logpolar.errors import ImageError, StorageError
-from logpolar.hdf5 import FileKind, Hdf5File, Hdf5Writer
+from logpolar.hdf5 import FileKind, Hdf5File
 from logpolar.images import decode_gray, read_gray, shrink, to_bytes
 from logpolar.keypoints import FloatArray, Keypoints
 
 Bytes = NDArray[np.uint8]
 
-IMAGE_CAUSES = ("no depth", "other views disagree", "depth edge")
-"""Why a keypoint has no depth: the first that applies."""
-
 PARTS = ("train", "validation", "test")
-
-
-@dataclass(frozen=True, eq=False)
-class ImageRecord:
-    """An image as it goes into the file."""
-
-    name: str
-    part: str
-    size: tuple[int, int]  # width, height
-    keypoints: Keypoints
-    data: bytes = b""  # encoded; empty if ``path`` says where the image is
-    path: str = ""  # relative to the file's folder
-    depth: FloatArray | None = None  # (N,) of the keypoints
-    depth_picture: bytes = b""
-    rejects: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
-class PairRecord:
-    """The correspondences of two images of the file, by name."""
-
-    first: str
-    second: str
-    found: Correspondences
-    rejects: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -214,162 +184,3 @@ class CorrespondenceFile(Hdf5File):
             return decode_gray(data)
         except ImageError as error:
             raise StorageError(f"{self.path}: the image '{self.images[image].name}' cannot be decoded") from error
-
-
-class CorrespondenceWriter(Hdf5Writer):
-    """Adds images and pairs to a correspondence file; see ``Hdf5Writer`` for what happens in a crash."""
-
-    reader = CorrespondenceFile
-
-    def __init__(self, path: str | Path, settings: Mapping[str, Any], overwrite: bool = False) -> None:
-        self.images: dict[str, int] = {}  # name -> number
-        self.pairs: set[tuple[str, str]] = set()
-        self.complete = False
-        super().__init__(path, settings, overwrite)
-
-    def __enter__(self) -> CorrespondenceWriter:
-        if not self.path.exists():
-            self._add(_create_tables)
-        return self
-
-    def _resume(self, file: CorrespondenceFile) -> None:
-        self.images = {entry.name: number for number, entry in enumerate(file.images)}
-        self.pairs = {(file.images[a].name, file.images[b].name) for a, b in file.pair_images.tolist()}
-        self.complete = file.complete
-
-    def add(self, images: Sequence[ImageRecord], pairs: Sequence[PairRecord]) -> None:
-        """Add images, and pairs of these or earlier ones; all of it is in the file, for good, when this returns."""
-        numbers = self.images | {record.name: len(self.images) + row for row, record in enumerate(images)}
-
-        def write(file: Any) -> None:
-            _append_images(file, images)
-            _append_pairs(file, pairs, numbers)
-
-        self._add(write)
-        self.images = numbers
-        self.pairs.update((record.first, record.second) for record in pairs)
-
-    def finish(self, summary: Mapping[str, Any]) -> None:
-        """Declare the file complete; ``summary`` is for people: versions, counts, what was left out."""
-        text = json.dumps(summary)
-        self._add(lambda file: file.attrs.update(complete=True, summary=text))
-        self.complete = True
-
-
-_ROUNDING = {
-    "xy": 2,
-    "size": 2,
-    "angle": 2,
-    "response": 4,
-    "warp": 3,
-    "log_scale_ratio": 3,
-    "angle_residual": 2,
-}
-"""Decimals kept of columns that need no more."""
-
-_COLUMNS: dict[str, dict[str, tuple[Any, tuple[int, ...]]]] = {
-    "images": {
-        "name": (h5py.string_dtype(), ()),
-        "path": (h5py.string_dtype(), ()),
-        "part": (np.uint8, ()),
-        "size": (np.int32, (2,)),
-        "keypoints": (np.int64, (2,)),
-        "data": (np.int64, (2,)),
-        "depth": (np.int64, (2,)),
-        "rejects": (np.int32, (len(IMAGE_CAUSES),)),
-    },
-    "keypoints": {
-        "xy": (np.float32, (2,)),
-        "size": (np.float32, ()),
-        "angle": (np.float32, ()),
-        "response": (np.float32, ()),
-        "depth": (np.float32, ()),
-    },
-    "pairs": {
-        "images": (np.int32, (2,)),
-        "correspondences": (np.int64, (2,)),
-        "rejects": (np.int32, (len(PAIR_CAUSES),)),
-    },
-    "correspondences": {
-        "keypoints": (np.int32, (2,)),
-        "warp": (np.float32, (2, 2)),
-        "log_scale_ratio": (np.float32, ()),
-        "angle_residual": (np.float32, ()),
-    },
-}
-_CHUNK_ROWS = {"images": 256, "keypoints": 4096, "pairs": 256, "correspondences": 2048}
-
-
-def _create_tables(file: Any) -> None:
-    file.attrs.update(complete=False, summary="{}")
-    file.create_dataset("bytes", (0,), np.uint8, maxshape=(None,), chunks=(1 << 16,))
-    for table, columns in _COLUMNS.items():
-        for name, (kind, shape) in columns.items():
-            options: dict[str, Any] = {"chunks": (_CHUNK_ROWS[table], *shape), "maxshape": (None, *shape)}
-            if name in _ROUNDING:
-                options["scaleoffset"] = _ROUNDING[name]
-            elif kind in (np.int32, np.int64):
-                options["scaleoffset"] = 0  # lossless for whole numbers
-            elif kind is np.float32:
-                options |= {"compression": "gzip", "shuffle": True}
-            file.create_dataset(f"{table}/{name}", (0, *shape), kind, **options)
-    file["images/rejects"].attrs["causes"] = list(IMAGE_CAUSES)
-    file["pairs/rejects"].attrs["causes"] = list(PAIR_CAUSES)
-
-
-def _append(column: Any, values: Any, decimals: int | None = None) -> tuple[int, int]:
-    """Add rows to a column; where they start and end."""
-    start, end = len(column), len(column) + len(values)
-    column.resize(end, axis=0)
-    # Rounded here, what is in the file does not change when a chunk is unpacked and packed again with more in it.
-    column[start:end] = values if decimals is None else np.round(values, decimals)
-    return start, end
-
-
-def _append_rows(file: Any, table: str, rows: Mapping[str, Sequence[Any] | NDArray[Any]]) -> tuple[int, int]:
-    place = (0, 0)
-    for name, values in rows.items():
-        place = _append(file[table][name], values, _ROUNDING.get(name))
-    return place
-
-
-def _append_images(file: Any, records: Sequence[ImageRecord]) -> None:
-    for record in records:
-        points = record.keypoints
-        depth = np.full(len(points), np.nan, np.float32) if record.depth is None else record.depth
-        columns = {"xy": points.xy, "size": points.size, "angle": points.angle, "response": points.response}
-        keypoints = _append_rows(file, "keypoints", {**columns, "depth": depth})
-        data, picture = (
-            _append(file["bytes"], np.frombuffer(each, np.uint8)) for each in (record.data, record.depth_picture)
-        )
-        row: dict[str, Sequence[Any]] = {
-            "name": [record.name],
-            "path": [record.path],
-            "part": [PARTS.index(record.part)],
-            "size": [record.size],
-            "keypoints": [keypoints],
-            "data": [data],
-            "depth": [picture],
-            "rejects": [[record.rejects.get(cause, 0) for cause in IMAGE_CAUSES]],
-        }
-        _append_rows(file, "images", row)
-
-
-def _append_pairs(file: Any, records: Sequence[PairRecord], numbers: Mapping[str, int]) -> None:
-    if not records:
-        return
-    found = [record.found for record in records]
-    rows = {
-        "keypoints": np.concatenate([each.indices for each in found]),
-        "warp": np.concatenate([each.warp for each in found]),
-        "log_scale_ratio": np.concatenate([each.log_scale_ratio for each in found]),
-        "angle_residual": np.concatenate([each.angle_residual for each in found]),
-    }
-    start, _ = _append_rows(file, "correspondences", rows)
-    ends = start + np.cumsum([len(each) for each in found])
-    row = {
-        "images": np.array([(numbers[record.first], numbers[record.second]) for record in records]),
-        "correspondences": np.stack([np.array([start, *ends[:-1]]), ends], axis=1),
-        "rejects": np.array([[record.rejects.get(cause, 0) for cause in PAIR_CAUSES] for record in records]),
-    }
-    _append_rows(file, "pairs", row)

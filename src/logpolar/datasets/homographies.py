@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from logpolar.cameras import Matrix
 from logpolar.datasets.building import BuildReport, in_batches, read_report, sift, split_images, versions, with_progress
 from logpolar.datasets.correspondences import ImagePair, find_correspondences
-from logpolar.datasets.files import CorrespondenceWriter, ImageRecord, PairRecord
 from logpolar.datasets.options import PhotoOptions, ViewOptions
+from logpolar.datasets.writing import CorrespondenceWriter, ImageRecord, PairRecord
 from logpolar.errors import ImageError, LogpolarError
 from logpolar.images import decode_gray, encode_gray, read_gray, shrink, to_bytes, to_gray
 from logpolar.parallel import in_processes

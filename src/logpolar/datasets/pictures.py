@@ -15,6 +15,7 @@ from logpolar.sampling import Cartesian, ImagePyramid, LogPolar, Pattern
 
 _UNKNOWN = (0, 0, 200)  # red
 _ROW_HEIGHT = 200
+_PAIR_WIDTH = 800
 _PATCH_SIDE = 112
 
 
@@ -29,15 +30,18 @@ def choose_pairs(
 
 def draw_pairs(file: CorrespondenceFile, numbers: list[int], most_lines: int = 40) -> Picture:
     """A page of image pairs with lines between what corresponds."""
-    rows = []
+    cells = []
     for number in numbers:
         pair = file.read(number)
         names = [file.images[image].name for image in file.pair_images[number]]
         found, lines = pair.correspondences, slice(None, None, max(len(pair.correspondences) // most_lines, 1))
-        caption = f"{names[0]} - {names[1]}: {len(found)} correspondences, zoom {np.median(found.zoom):.2f}"
+        caption = f"{names[0]} - {names[1]}: {len(found)}, zoom {np.median(found.zoom):.2f}"
         good = np.ones(len(found.first.xy[lines]), np.bool_)
-        rows.append(draw_matches(pair.first, pair.second, found.first.xy[lines], found.second.xy[lines], good, caption))
-    return stack(rows)
+        drawn = draw_matches(pair.first, pair.second, found.first.xy[lines], found.second.xy[lines], good)
+        factor = _PAIR_WIDTH / drawn.shape[1]
+        small = cv2.resize(drawn, None, fx=factor, fy=factor, interpolation=cv2.INTER_AREA)
+        cells.append(with_caption(np.asarray(small, np.uint8), caption))
+    return stack([side_by_side(cells[start : start + 2]) for start in range(0, len(cells), 2)])
 
 
 def draw_depths(file: CorrespondenceFile, images: list[int], columns: int = 6) -> Picture | None:
@@ -78,7 +82,7 @@ def draw_patches(
             if len(chosen) and len(classes[name]) < per_class:
                 classes[name].append(_draw_patch_row(pair, int(chosen[0]), log_polar, cartesian))
     rows = [row for made in classes.values() for row in made]
-    title = f"log-polar, lambda {log_polar.lambda_:g} (first, second) | cartesian, lambda {cartesian.lambda_:g}"
+    title = f"log-polar {log_polar.lambda_:g} (two), cartesian {cartesian.lambda_:g} (two)"
     return with_caption(stack(rows), title)
 
 

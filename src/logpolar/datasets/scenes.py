@@ -28,10 +28,10 @@ from logpolar.datasets.correspondences import (
     find_correspondences,
     warp_points,
 )
-from logpolar.datasets.files import CorrespondenceWriter, ImageRecord, PairRecord
 from logpolar.datasets.options import SceneOptions
 from logpolar.datasets.views import PreparedView, ViewTask, prepare_view
 from logpolar.datasets.visibility import Pair, select_pairs, shared_points
+from logpolar.datasets.writing import CorrespondenceWriter, ImageRecord, PairRecord
 from logpolar.errors import StorageError
 from logpolar.neighbours import Indices
 from logpolar.parallel import in_processes

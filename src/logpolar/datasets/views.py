@@ -14,8 +14,8 @@ from logpolar.colmap.depth_maps import read_depth
 from logpolar.colmap.workspace import View
 from logpolar.datasets.building import sift
 from logpolar.datasets.depth import Planes, confirmed_inverse_depth, fit_planes, invert, nearest
-from logpolar.datasets.files import IMAGE_CAUSES, ImageRecord
 from logpolar.datasets.options import DepthRules, ImageRules, SceneOptions
+from logpolar.datasets.writing import IMAGE_CAUSES, ImageRecord
 from logpolar.errors import ImageError, LogpolarError
 from logpolar.images import decode_gray, encode_gray, read_image, shrink, to_bytes, to_gray
 from logpolar.keypoints import FloatArray, Keypoints
