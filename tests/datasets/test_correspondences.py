@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from logpolar.datasets.correspondences import (
+    PAIR_CAUSES,
     find_correspondences,
     warp_points,
     wrap_degrees,
@@ -171,9 +172,34 @@ class TestRules:
     def test_angle(self, angle, count):
         assert len(search(numbered([[50, 50]]), numbered([[50, 50]], 4, angle))) == count
 
-    def test_scales_may_disagree(self):
-        found = search(numbered([[50, 50]], 2), numbered([[50, 50]], 20))
-        assert found.log_scale_ratio[0] == pytest.approx(math.log(10), abs=1e-5)
+    @pytest.mark.parametrize("swap", [False, True])
+    def test_scales_may_disagree_by_a_factor_of_eight(self, swap):
+        sides = numbered([[50, 50]], 2), numbered([[50, 50]], 15.9)
+        found = search(*sides[::-1] if swap else sides)
+        assert abs(found.log_scale_ratio[0]) == pytest.approx(math.log(7.95), abs=1e-5)
+        sides = numbered([[50, 50]], 2), numbered([[50, 50]], 16.1)
+        assert len(search(*sides[::-1] if swap else sides)) == 0
+
+    def test_scales_that_differ_too_much_do_not_compete(self):
+        first, second = numbered([[50, 50]], 2), numbered([[50, 50], [50.5, 50]], [40, 3])
+        assert found_numbers(search(first, second)) == [(0, 1)]
+
+    def test_every_keypoint_of_the_first_is_found_or_counted_by_cause(self):
+        random = np.random.default_rng(3)
+        first = Keypoints.from_points(random.uniform(0, 120, (400, 2)), random.uniform(1, 30, 400), 0)
+        second = Keypoints.from_points(
+            random.uniform(0, 90, (500, 2)), random.uniform(1, 30, 500), 20 * random.normal(size=500)
+        )
+        rules = CorrespondenceRules(max_count=20)
+        unlucky = random.random(500) < 0.3
+        checks = [("occluded", lambda here, there: ~unlucky[there])]
+        found, rejects = find_correspondences(first, second, np.eye(3), (90, 90), rules, random, checks)
+        assert set(rejects) <= set(PAIR_CAUSES)
+        assert sum(rejects.values()) + len(found) == 400
+        past = (first.xy > 89.5).any(axis=1).sum()
+        assert 0 < rejects["outside the other image"] <= past
+        assert all(rejects[cause] > 0 for cause in ("no keypoint near", "occluded", "orientation differs"))
+        assert all(rejects[cause] > 0 for cause in ("scale differs", "too close to another", "over the limit per pair"))
 
     def test_only_the_nearest(self):
         assert found_numbers(search(numbered([[50, 50]]), numbered([[51, 50], [50.5, 50]]))) == [(0, 1)]

@@ -11,6 +11,7 @@ import click
 from logpolar.cli.options import continuing, jobs_option
 from logpolar.cli.settings import make_settings, settings_options
 from logpolar.datasets.options import PhotoOptions, SceneOptions
+from logpolar.errors import LogpolarError
 
 if TYPE_CHECKING:
     from logpolar.datasets.building import BuildReport
@@ -50,22 +51,27 @@ def colmap(workspaces: tuple[Path, ...], output: Path, jobs: int, overwrite: boo
     SIFT keypoints are linked through poses and depth maps, of any resolution, wherever other views confirm the depth.
     One file is written for each workspace: with `-o name.h5` and several workspaces they are called
     name-WORKSPACE.h5. A second run continues where the first one stopped. Images that cannot be used are listed, and
-    the exit code is then 1. Needs the extra 'sfm'.
+    the exit code is then 1; a workspace that cannot be used at all does not stop the others, but the code is then 2.
+    Needs the extra 'sfm'.
     """
     from logpolar.datasets.scenes import build_scene
 
-    options, left_out = make_settings(SceneOptions, settings), 0
+    options, left_out, failed = make_settings(SceneOptions, settings), 0, 0
     for workspace, target in _targets(workspaces, output):
-        with continuing(target):
-            left_out += _tell(target, build_scene(workspace, target, options, jobs, overwrite, progress=True))
-    if left_out:
-        sys.exit(1)
+        try:
+            with continuing(target):
+                left_out += _tell(target, build_scene(workspace, target, options, jobs, overwrite, progress=True))
+        except LogpolarError as error:
+            if len(workspaces) == 1:
+                raise
+            failed += 1
+            click.echo(f"logpolar: error: {error}", err=True)
+    if failed or left_out:
+        sys.exit(2 if failed else 1)
 
 
 def _targets(workspaces: tuple[Path, ...], output: Path) -> list[tuple[Path, Path]]:
     """The file of each workspace."""
-    from logpolar.errors import LogpolarError
-
     names = [workspace.resolve().name for workspace in workspaces]
     if len(set(names)) < len(names):
         raise LogpolarError("two workspaces have the same name, and so would their files")

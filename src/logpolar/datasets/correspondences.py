@@ -2,7 +2,8 @@
 
 The rules are the paper's: within 1.5 px of each other after the warp, each the other's nearest, orientations that
 agree within 25 degrees once the local warp is taken into account, no two correspondences closer than 7 px. Scales may
-disagree: that is what a log-polar descriptor must learn to live with.
+disagree: that is what a log-polar descriptor must learn to live with. Beyond 8x, though, two keypoints are at one place
+by chance.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ PAIR_CAUSES = (
     "occluded",
     "cycle does not close",
     "orientation differs",
+    "scale differs",
     "not each other's nearest",
     "too close to another",
     "over the limit per pair",
@@ -108,6 +110,8 @@ def find_correspondences(
     # SIFT puts several keypoints of different angle at one place: only pairs that agree in angle compete.
     residual = np.abs(wrap_degrees(second.angle[candidates.there] - angle[candidates.here]))
     candidates.keep(residual <= rules.max_angle, "orientation differs")
+    ratio = np.log(second.size[candidates.there] / size[candidates.here])
+    candidates.keep(np.abs(ratio) <= np.log(rules.max_mismatch), "scale differs")
     here, there = candidates.here, candidates.there
     distance = np.linalg.norm(warped[here] - second.xy[there], axis=1)
     residual = np.abs(wrap_degrees(second.angle[there] - angle[here]))

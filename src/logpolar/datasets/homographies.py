@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -59,7 +59,8 @@ def build_photos(
                 if isinstance(result, str):
                     left_out[names[task[0]]] = result
                 else:
-                    yield _records(_view_names(names, task), parts[names[task[0]]], result)
+                    kept = _keep_distractors(result, options.view.keypoints.distractors)
+                    yield _records(_view_names(names, task), parts[names[task[0]]], kept)
 
         def store(made: list[tuple[ImageRecord, ImageRecord, PairRecord]]) -> None:
             writer.add([image for first, second, _ in made for image in (first, second)], [pair for *_, pair in made])
@@ -75,6 +76,21 @@ def build_photos(
 
 def _view_names(names: Sequence[str], task: Task) -> tuple[str, str]:
     return f"{names[task[0]]}#{task[1]}a", f"{names[task[0]]}#{task[1]}b"
+
+
+def _keep_distractors(pair: ViewPair, count: int) -> ViewPair:
+    """The pair with its matched keypoints first, then the strongest of the others, as many as asked for."""
+    found = pair.correspondences
+    kept = []
+    for side, keypoints in enumerate((pair.first_keypoints, pair.second_keypoints)):
+        alone = np.ones(len(keypoints), np.bool_)
+        alone[found.indices[:, side]] = False
+        others = np.flatnonzero(alone)
+        strongest = others[np.argsort(-keypoints.response[others], kind="stable")[:count]]
+        kept.append(keypoints[np.concatenate([found.indices[:, side], strongest])])
+    rows = np.arange(len(found), dtype=np.int32)
+    found = replace(found, indices=np.stack([rows, rows], axis=1))
+    return replace(pair, first_keypoints=kept[0], second_keypoints=kept[1], correspondences=found)
 
 
 def _records(names: tuple[str, str], part: str, pair: ViewPair) -> tuple[ImageRecord, ImageRecord, PairRecord]:

@@ -20,6 +20,7 @@ class CorrespondenceRules:
 
     max_distance: float = setting(1.5, "Pixels between a keypoint and the place its partner is sent to.", 0)
     max_angle: float = setting(25.0, "Degrees between the orientations.", 0, 180)
+    max_mismatch: float = setting(8.0, "Factor between the detected scales, given the warp; more is chance.", 1)
     min_spacing: float = setting(7.0, "Pixels between correspondences, in both images.", 0)
     max_count: int = setting(512, "Correspondences of an image pair; large scale mismatches go first.", 1)
 
@@ -30,6 +31,11 @@ class KeypointRules:
 
     max_keypoints: int = setting(8000, "SIFT keypoints of an image, the strongest.", 1)
     contrast: float = setting(0.02, "SIFT's contrast threshold; lower finds more and fainter keypoints.", 0)
+    distractors: int = setting(
+        1000,
+        "The file keeps this many keypoints of an image that have no partner (scenes: no depth), the strongest.",
+        0,
+    )
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,8 @@ def build_scene(
     pairs, rejects = select_pairs(scene, shared, [parts[name] for name in names], options.pairs, random)
     if not pairs:
         causes = ", ".join(f"{cause}: {count}" for cause, count in rejects.items() if count)
-        raise StorageError(f"{scene.folder}: no two images overlap enough to be paired ({causes})")
+        hint = "lower min_overlap or min_shared to accept less"
+        raise StorageError(f"{scene.folder}: no two images overlap enough to be paired ({causes}); {hint}")
     settings = {"source": "colmap", "scene": scene.folder.resolve().name, **asdict(options)}
     with CorrespondenceWriter(output, settings, overwrite) as writer:
         if not writer.complete:

@@ -87,17 +87,21 @@ def _prepare_view(task: ViewTask) -> ImageRecord:
     placed = keypoints.resized(*factor)
     planes = fit_planes(inverse_depth, placed.xy, placed.size / 2, options.depth)
     planes = Planes(planes.inverse_depth, planes.slope * np.array(factor, np.float32))
-    PreparedView(task.view.camera.resized(width, height), keypoints, planes).save(task.target)
     known, confirmed = (nearest(values, placed.xy[:, 0], placed.xy[:, 1]) > 0 for values in (depth, inverse_depth))
     counts = (~known).sum(), (known & ~confirmed).sum(), (confirmed & ~planes.known).sum()
+    # Those that may have partners come first, so that the others can be cut off in the file.
+    order = np.lexsort((-keypoints.response, ~planes.known))
+    keypoints, planes = keypoints[order], planes[order]
+    kept = slice(int(planes.known.sum()) + options.keypoints.distractors)
+    PreparedView(task.view.camera.resized(width, height), keypoints, planes).save(task.target)
     return ImageRecord(
         name=task.view.name,
         part=task.part,
         size=(width, height),
-        keypoints=keypoints,
+        keypoints=keypoints[kept],
         data=data if options.images.embed else b"",
         path="" if options.images.embed else task.relative_path,
-        depth=planes.depth,
+        depth=planes.depth[kept],
         depth_picture=_depth_picture(inverse_depth),
         rejects=dict(zip(IMAGE_CAUSES, map(int, counts), strict=True)),
     )
