@@ -12,6 +12,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from logpolar.datasets.files import CorrespondenceFile as CorrespondenceFile
     from logpolar.detection import FeatureDetector as FeatureDetector
     from logpolar.detection import SiftDetector as SiftDetector
     from logpolar.errors import LogpolarError as LogpolarError
@@ -35,6 +36,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "Cartesian": "sampling",
+    "CorrespondenceFile": "datasets.files",
     "Extractor": "extraction",
     "FeatureDetector": "detection",
     "FeatureFile": "storage",

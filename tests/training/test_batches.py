@@ -2,13 +2,15 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
+import cv2
 import numpy as np
 import pytest
 import torch
 
 from logpolar.datasets.correspondences import Correspondences
-from logpolar.datasets.homographies import make_view_pair
-from logpolar.datasets.options import ViewOptions
+from logpolar.datasets.files import CorrespondenceFile
+from logpolar.datasets.homographies import build_photos, make_view_pair, view_pairs
+from logpolar.datasets.options import PhotoOptions, SplitRules, ViewOptions
 from logpolar.images import to_bytes, to_gray
 from logpolar.sampling import Cartesian, LogPolar, sample_patches
 from logpolar.training.batches import BatchOptions, PairSampler
@@ -46,6 +48,21 @@ def nearest_reference(patches: np.ndarray, references: np.ndarray) -> tuple[np.n
     """Number of the most similar reference of each patch, and the largest difference of any pixel."""
     difference = np.abs(patches[:, None] - references[None]).max(axis=(2, 3))
     return difference.argmin(axis=1), difference.min(axis=1)
+
+
+def test_batches_from_a_correspondence_file(tmp_path, photo):
+    """The pairs that a file gives are drawn from just as those that were never stored."""
+    for number, top in enumerate((0, 200)):
+        cv2.imwrite(str(tmp_path / f"{number}.png"), photo[top : top + 300])
+    photos = {path.name: path for path in sorted(tmp_path.glob("*.png"))}
+    options = PhotoOptions(views=1, view=ViewOptions(max_zoom=1.5), split=SplitRules(validation=0))
+    build_photos(photos, tmp_path / "photos.h5", options)
+    with CorrespondenceFile(tmp_path / "photos.h5") as file:
+        stored = [file.read(number) for number in file.pairs("train")]
+    fresh = list(view_pairs(list(photos.values()), 1, 0, options.view))
+    for one, other in zip(draw(stored), draw(fresh), strict=True):
+        assert one.shape == (24, 16, 20)
+        np.testing.assert_allclose(one, other, atol=0.03)  # the file rounds positions to 1/100 px
 
 
 class TestDraw:

@@ -48,10 +48,11 @@ def _print(file: CorrespondenceFile, statistics: Statistics) -> None:
     quantiles = ", ".join(f"{100 * q:g} %: {value:.2f}x" for q, value in statistics.quantiles().items())
     click.echo(f"scales disagree by: {quantiles or 'nothing found'}; above 2x: {100 * statistics.share_above(2):.2f} %")
     click.echo("rejected, by cause:")
-    for cause, number in (file.summary.get("image_pairs_rejected", {})).items():
-        click.echo(f"  image pairs: {cause:30}{number:>10}")
-    for cause, number in statistics.rejects.items():
-        click.echo(f"  keypoints:   {cause:30}{number:>10}")
+    rejects = {"image pairs": file.summary.get("image_pairs_rejected", {}), "keypoints": statistics.rejects}
+    for what, causes in rejects.items():
+        for cause, number in causes.items():
+            if number:  # views of photos have no depth to fail by
+                click.echo(f"  {what + ':':13}{cause:30}{number:>10}")
     for reason in file.summary.get("left_out", {}).values():
         click.echo(f"  left out: {reason}")
 
