@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import click
 import cv2
 import pytest
 
@@ -26,7 +27,10 @@ def test_first_code_block_does_the_whole_job(photo, tmp_path, monkeypatch, capsy
 @pytest.mark.parametrize("line", re.findall(r"\| `logpolar (.*?)` \|", README.read_text()))
 def test_commands_and_options_of_the_table_exist(line):
     name, *rest = line.split()
-    known = {option for parameter in main.commands[name].params for option in parameter.opts}
+    command = main.commands[name]
+    if isinstance(command, click.Group):
+        command, rest = command.commands[rest[0]], rest[1:]
+    known = {option for parameter in command.params for option in parameter.opts}
     assert {word for word in rest if word.startswith("-")} <= known
 
 

@@ -2,7 +2,7 @@
 
 Layout: four tables of columns of equal length, and the bytes of the images.
 
-    /                 attributes: format, version, settings (JSON), complete, summary (JSON: versions, left out, ...)
+    /                 attributes: format, version, settings (JSON), complete, summary (JSON: counts, versions, ...)
     /images           name, part (train, validation, test), size (I, 2: width, height), rejects (I, causes),
                       keypoints (I, 2: first row and end in /keypoints), data, depth (I, 2: first and end in /bytes)
     /keypoints        xy (K, 2), size, angle, response, depth (NaN: unknown)

@@ -53,8 +53,8 @@ class DepthRules:
 
     min_views: int = setting(2, "Other views that must confirm a depth; 0 takes depth maps as they are.", 0)
     max_neighbours: int = setting(15, "Views that are asked to confirm, those that share most points.", 1)
-    max_drift: float = setting(1.0, "Confirming: pixels, to the other view, to its surface, and back.", 0)
-    max_difference: float = setting(0.01, "Confirming: difference of the depths, as a share.", 0)
+    max_drift: float = setting(1.5, "Confirming: pixels, to the other view, to its surface, and back.", 0)
+    max_difference: float = setting(0.015, "Confirming: difference of the depths, as a share.", 0)
     max_roughness: float = setting(0.03, "Deviation from a plane around a keypoint, as a share; more is an edge.", 0)
     max_occlusion: float = setting(0.03, "Pairing: difference of the two surfaces, as a share of the depth.", 0)
     max_cycle: float = setting(1.5, "Pairing: pixels, to the other image by this depth and back by the other's.", 0)

@@ -80,9 +80,13 @@ class CorrespondenceWriter(Hdf5Writer):
         self.pairs.update((record.first, record.second) for record in pairs)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Declare the file complete; ``summary`` is for people: versions, counts, what was left out."""
-        text = json.dumps(summary)
-        self._add(lambda file: file.attrs.update(complete=True, summary=text))
+        """Declare the file complete; ``summary`` is for people: versions, what was left out; counts are added."""
+
+        def write(file: Any) -> None:
+            counts = {table: len(next(iter(file[table].values()))) for table in _COLUMNS}
+            file.attrs.update(complete=True, summary=json.dumps({"counts": counts, **summary}))
+
+        self._add(write)
         self.complete = True
 
 
