@@ -5,7 +5,8 @@
 For points of the sparse model that two images both see, the position observed in the first is sent to the second by
 the depth map, and compared with the position observed there. Three depths are compared: the depth map as it is, the
 depth after the builder's checks (other views confirm it, a plane fits, the surfaces agree, the cycle closes), and the
-triangulated depth of the point itself: that one shows what the observations' own noise adds.
+triangulated depth of the point itself: that one shows what the observations' own noise adds. "Clean" are points whose
+triangulated position agrees with both observations within 1.5 px.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ OPTIONS = SceneOptions()
 PAIRS = PairRules(min_shared=30, min_overlap=0, max_per_image=0)
 POINT_SIZE = 4.0  # a usual keypoint's
 MOST_PAIRS = 400
+CLEAN_WITHIN = 1.5  # pixels
 SEED = 0
 
 
@@ -66,8 +68,13 @@ def check_pair(scene: Scene, surfaces: list[tuple[np.ndarray, np.ndarray]], pair
     good = planes.known & other.known & (predicted > 0)
     good &= np.abs(predicted * other.inverse_depth - 1) <= OPTIONS.depth.max_occlusion
     good &= np.linalg.norm(returned - xy, axis=1) <= OPTIONS.depth.max_cycle
-    _, triangulated = first.camera.see(scene.points[points])
+    place, triangulated = first.camera.see(scene.points[points])
+    own = [
+        np.linalg.norm(place - xy, axis=1),
+        np.linalg.norm(second.camera.see(scene.points[points])[0] - observed, axis=1),
+    ]
     return {
+        "clean": np.maximum(*own) <= CLEAN_WITHIN,
         "raw": np.where(depth > 0, distance(np.where(depth > 0, depth, 1).astype(np.float64)), np.nan),
         "confirmed": distance(planes.depth.astype(np.float64)),
         "checked": np.where(good, distance(planes.depth.astype(np.float64)), np.nan),
@@ -90,11 +97,13 @@ def check_scene(folder: Path) -> dict[str, object]:
     report: dict[str, object] = {"pairs": len(chosen)}
     for name in ("raw", "confirmed", "checked", "triangulated"):
         values = np.concatenate([result[name] for result in results])
-        known = values[np.isfinite(values)]
+        known, clean = np.isfinite(values), np.concatenate([result["clean"] for result in results])
         report[name] = {
-            "points": len(known),
-            "median_px": round(float(np.median(known)), 3),
-            "above_3px": round(float((known > 3).mean()), 4),
+            "points": int(known.sum()),
+            "median_px": round(float(np.median(values[known])), 3),
+            "above_3px": round(float((values[known] > 3).mean()), 4),
+            "clean_points": int((known & clean).sum()),
+            "clean_above_3px": round(float((values[known & clean] > 3).mean()), 4),
         }
     report["seconds"] = round(time.perf_counter() - start, 1)
     return report
