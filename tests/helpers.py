@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import h5py
+import numpy as np
+
 
 def assert_one_error(result, *words: str) -> None:
     """A command ended with exit code 2 and one line on stderr that holds these words."""
@@ -10,3 +15,21 @@ def assert_one_error(result, *words: str) -> None:
     assert len(lines) == 1, lines
     assert lines[0].startswith("logpolar: error: ")
     assert all(word in lines[0] for word in words), lines[0]
+
+
+def content_of(path: Path) -> dict[str, np.ndarray]:
+    """All that is in an HDF5 file, by name."""
+    found: dict[str, np.ndarray] = {}
+    with h5py.File(path) as file:
+        file.visititems(
+            lambda name, item: found.update({name: np.asarray(item[()])}) if isinstance(item, h5py.Dataset) else None
+        )
+        found |= {f"@{name}": np.asarray(value) for name, value in file.attrs.items()}
+    return found
+
+
+def assert_same_content(one: Path, other: Path) -> None:
+    ours, theirs = content_of(one), content_of(other)
+    assert ours.keys() == theirs.keys()
+    for name, values in ours.items():
+        np.testing.assert_array_equal(values, theirs[name], err_msg=name)

@@ -11,7 +11,16 @@ from PIL import Image as PillowImage
 
 from logpolar.errors import ImageError, KeypointError
 from logpolar.extraction import Extractor
-from logpolar.images import find_images, read_gray, read_image, shrink, to_bytes, to_gray
+from logpolar.images import (
+    decode_gray,
+    encode_gray,
+    find_images,
+    read_gray,
+    read_image,
+    shrink,
+    to_bytes,
+    to_gray,
+)
 from logpolar.keypoints import Keypoints
 
 
@@ -176,6 +185,69 @@ class TestShrink:
 
     def test_no_side_vanishes(self):
         assert shrink(np.zeros((1, 100), np.float32), 10).shape == (1, 10)
+
+
+class TestEncoding:
+    """8 bit gray images as they are kept inside other files."""
+
+    @pytest.fixture
+    def pixels(self, small):
+        return to_bytes(to_gray(small))
+
+    def test_quality_100_is_a_png_without_loss(self, pixels):
+        data = encode_gray(pixels, 100)
+        assert data.startswith(b"\x89PNG")
+        np.testing.assert_array_equal(decode_gray(data), pixels)
+
+    @pytest.mark.parametrize("quality", [1, 50, 99])
+    def test_any_other_is_a_jpeg(self, pixels, quality):
+        data = encode_gray(pixels, quality)
+        assert data.startswith(b"\xff\xd8")
+        assert decode_gray(data).shape == pixels.shape
+
+    def test_quality_is_that_of_the_jpeg(self, pixels):
+        low, high = (encode_gray(pixels, quality) for quality in (40, 95))
+        errors = [np.abs(decode_gray(data).astype(float) - pixels).mean() for data in (low, high)]
+        assert len(low) < len(high) / 2
+        assert errors[1] < errors[0] / 2
+        assert errors[1] < 2
+
+    def test_both_kinds_of_bytes_are_decoded(self, pixels):
+        data = encode_gray(pixels, 100)
+        np.testing.assert_array_equal(decode_gray(np.frombuffer(data, np.uint8)), decode_gray(data))
+
+    @pytest.mark.parametrize("ending", [".png", ".jpg"])
+    def test_colour_becomes_gray(self, small, ending):
+        gray = decode_gray(cv2.imencode(ending, small, [cv2.IMWRITE_JPEG_QUALITY, 98])[1])
+        assert gray.dtype == np.uint8
+        assert gray.shape == small.shape[:2]
+        assert np.abs(gray.astype(float) - to_bytes(to_gray(small))).mean() < 2
+
+    def test_exif_orientation_is_not_applied(self, tmp_path, small):
+        picture = PillowImage.fromarray(small[:, :, ::-1])
+        exif = picture.getexif()
+        exif[0x0112] = 6
+        picture.save(tmp_path / "turned.jpg", exif=exif)
+        assert decode_gray((tmp_path / "turned.jpg").read_bytes()).shape == small.shape[:2]
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            b"this is no image",
+            b"\xff\xd8\xff",
+            b"",
+        ],
+    )
+    def test_garbage_is_refused(self, data):
+        with pytest.raises(ImageError, match="not an image"):
+            decode_gray(data)
+
+    @pytest.mark.parametrize("quality", [90, 100])
+    def test_half_an_image_is_refused_without_a_word_of_the_decoder(self, pixels, quality, capfd):
+        data = encode_gray(pixels, quality)
+        with pytest.raises(ImageError, match="damaged"):
+            decode_gray(data[: len(data) // 2])
+        assert capfd.readouterr().err == ""
 
 
 class TestFinding:

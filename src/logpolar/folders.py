@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from logpolar.errors import LogpolarError
 from logpolar.extraction import Extractor, Features
+from logpolar.images import unnamed_images
 from logpolar.parallel import in_processes
 from logpolar.storage import FeatureWriter
 
@@ -45,9 +46,8 @@ def extract_images(
     report = FolderReport()
     jobs = max(min(jobs, len(images)), 1)
     extractor = open_extractor(threads=0 if jobs == 1 else 1)
-    # HDF5 names are UTF-8; a file name that is not cannot be stored.
-    unnamed = {name for name in images if name.encode(errors="ignore").decode() != name}
-    report.failed = {name: f"{name!a}: the file's name cannot be written in UTF-8" for name in unnamed}
+    report.failed = unnamed_images(images)
+    unnamed = set(report.failed)
     with FeatureWriter(output, extractor.settings, overwrite) as writer:
         todo = {name: path for name, path in images.items() if name not in writer.finished | unnamed}
         report.skipped = len(images) - len(todo) - len(unnamed)

@@ -83,7 +83,7 @@ class Hdf5Writer:
 
     def __init__(self, path: str | Path, settings: Mapping[str, Any], overwrite: bool = False) -> None:
         self.path = Path(path)
-        self.settings = dict(settings)
+        self.settings: dict[str, Any] = json.loads(json.dumps(settings))  # as it will be read
         self._spare = self.path.with_name(self.path.name + ".spare")
         self._former = self.path.with_name(self.path.name + ".former")
         self._behind: list[Write] = []  # what the file has and the spare copy lacks
@@ -101,8 +101,9 @@ class Hdf5Writer:
     def __enter__(self: OpenWriter) -> OpenWriter:
         try:
             if not self.path.exists():
-                self._add(lambda file: None)
+                self._add(self._start)
         except BaseException:
+            self._drop_spare()
             self._lock.release()
             raise
         return self
@@ -127,6 +128,9 @@ class Hdf5Writer:
                     )
             self._resume(file)
 
+    def _start(self, file: Any) -> None:
+        """Put into a new file what every file of the kind has."""
+
     def _resume(self, file: Any) -> None:
         """Note what an existing file holds; ``file`` is open with the reader."""
         raise NotImplementedError
@@ -138,8 +142,11 @@ class Hdf5Writer:
                     each(file)
             _flush(self._spare)
             self._swap()
-        except OSError as error:
-            raise StorageError(f"{self.path}: cannot be written ({error})") from error
+        except BaseException as error:
+            self._spare.unlink(missing_ok=True)  # half of an addition may be in it; the next starts from a copy
+            if isinstance(error, OSError):
+                raise StorageError(f"{self.path}: cannot be written ({error})") from error
+            raise
         self._behind = [write]
 
     def _open_spare(self) -> Any:

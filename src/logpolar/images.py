@@ -136,7 +136,11 @@ def encode_gray(pixels: NDArray[np.uint8], quality: int) -> bytes:
 
 def decode_gray(data: bytes | NDArray[np.uint8]) -> NDArray[np.uint8]:
     """8 bit gray image of an encoded one, which may be in colour; EXIF orientation is not applied."""
-    pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_GRAYSCALE | cv2.IMREAD_IGNORE_ORIENTATION)
+    pixels = None
+    if len(data):
+        with _stderr_lock, _silent_stderr():
+            flags = cv2.IMREAD_GRAYSCALE | cv2.IMREAD_IGNORE_ORIENTATION
+            pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     if pixels is None:
         raise ImageError("not an image, or a damaged one")
     return np.asarray(pixels, np.uint8)
@@ -184,3 +188,9 @@ def _images_at(path: str) -> list[tuple[str, Path]]:
             raise ImageError(f"{path}: no image matches")
         return [(file.name, file) for file in files]
     raise ImageError(f"{path}: no such file or folder")
+
+
+def unnamed_images(names: Iterable[str]) -> dict[str, str]:
+    """Names that HDF5, whose text is UTF-8, cannot hold, with the reason."""
+    bad = [name for name in names if name.encode(errors="ignore").decode() != name]
+    return {name: f"{name!a}: the file's name cannot be written in UTF-8" for name in bad}

@@ -11,7 +11,7 @@ from logpolar.cli import main
 
 COMMANDS = ["demo", "match", "extract", "patches", "models", "dataset", "train"]
 PATHS = [command for command in COMMANDS if command != "dataset"] + [
-    f"dataset {name}" for name in ("colmap", "homographies", "show")
+    f"dataset {name}" for name in ("colmap", "homographies", "reconstruct", "show")
 ]
 
 LIST_HEAVY_MODULES = """

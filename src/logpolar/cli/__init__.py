@@ -7,8 +7,9 @@ import sys
 import click
 
 from logpolar import __version__
-from logpolar.cli import dataset_show  # noqa: F401 - adds itself to the group
 from logpolar.cli.dataset import dataset
+from logpolar.cli.dataset_reconstruct import reconstruct
+from logpolar.cli.dataset_show import show
 from logpolar.cli.demo import demo
 from logpolar.cli.extract import extract
 from logpolar.cli.match import match
@@ -44,5 +45,7 @@ def main() -> None:
     """
 
 
+for _command in (reconstruct, show):
+    dataset.add_command(_command)
 for _command in (demo, match, extract, patches, models, dataset, train):
     main.add_command(_command)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +61,7 @@ def colmap(workspaces: tuple[Path, ...], output: Path, jobs: int, overwrite: boo
     options, left_out, failed = make_settings(SceneOptions, settings), 0, 0
     for workspace, target in _targets(workspaces, output):
         try:
-            with continuing(target):
+            with _folder_for(target, output), continuing(target):
                 left_out += _tell(target, build_scene(workspace, target, options, jobs, overwrite, progress=True))
         except LogpolarError as error:
             if len(workspaces) == 1:
@@ -70,13 +72,25 @@ def colmap(workspaces: tuple[Path, ...], output: Path, jobs: int, overwrite: boo
         sys.exit(2 if failed else 1)
 
 
+@contextlib.contextmanager
+def _folder_for(target: Path, output: Path) -> Iterator[None]:
+    """Make the folder of outputs, if that is what the output is, and take it away again if nothing came into it."""
+    new = target.parent == output and not output.exists()
+    if new:
+        output.mkdir(parents=True)
+    try:
+        yield
+    finally:
+        if new and not any(output.iterdir()):
+            output.rmdir()
+
+
 def _targets(workspaces: tuple[Path, ...], output: Path) -> list[tuple[Path, Path]]:
     """The file of each workspace."""
     names = [workspace.resolve().name for workspace in workspaces]
     if len(set(names)) < len(names):
         raise LogpolarError("two workspaces have the same name, and so would their files")
-    if output.is_dir() or not output.suffix:
-        output.mkdir(parents=True, exist_ok=True)
+    if output.is_dir() or output.suffix not in (".h5", ".hdf5"):
         files = [output / f"{name}.h5" for name in names]
     elif len(workspaces) == 1:
         files = [output]

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from logpolar.cli.dataset import dataset
-
 if TYPE_CHECKING:
     from logpolar.datasets.files import CorrespondenceFile
     from logpolar.datasets.statistics import Statistics
 
 
-@dataset.command(epilog="Example: logpolar dataset show trevi.h5 -o trevi/")
+@click.command(
+    short_help="Show what a correspondence file holds.", epilog="Example: logpolar dataset show trevi.h5 -o trevi/"
+)
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="Folder for pictures (needs the extra 'viz').")
 @click.option("--count", type=click.IntRange(1, 50), default=8, show_default=True, help="Image pairs on the page.")

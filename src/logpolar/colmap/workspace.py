@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from logpolar.cameras import Camera, Matrix
+from logpolar.colmap.binary_models import check_whole
 from logpolar.colmap.depth_maps import depth_size
 from logpolar.errors import LogpolarError, MissingExtraError, StorageError
 
@@ -75,10 +76,13 @@ def _find_model(folder: Path) -> Path:
 
 
 def _read_model(place: Path) -> Any:
+    import cv2  # noqa: F401 - before pycolmap, whose zlib breaks OpenCV's PNG writer if it comes first
+
     try:
         import pycolmap
     except ImportError as error:
         raise MissingExtraError("reading COLMAP models", "sfm") from error
+    check_whole(place)
     # COLMAP logs a stack trace for what our own error says in a line.
     level, pycolmap.logging.minloglevel = pycolmap.logging.minloglevel, pycolmap.logging.Level.FATAL.value
     try:

@@ -39,9 +39,16 @@ def split_images(names: Sequence[str], rules: SplitRules) -> dict[str, str]:
     """Part of each image: a share of them, chosen by a hash of their names, is for validation, the rest to train."""
     if rules.test:
         return dict.fromkeys(names, "test")
-    ordered = sorted(names, key=lambda name: hashlib.sha256(f"{rules.seed} {name}".encode()).digest())
+    ordered = sorted(
+        names, key=lambda name: hashlib.sha256(f"{rules.seed} {name}".encode(errors="surrogateescape")).digest()
+    )
     held_out = set(ordered[: round(rules.validation * len(ordered))])
     return {name: "validation" if name in held_out else "train" for name in names}
+
+
+def fingerprint(names: Iterable[str]) -> str:
+    """A short hash of a set of names: a file is continued with the images it was begun with, or not at all."""
+    return hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:16]
 
 
 def sift(rules: KeypointRules) -> SiftDetector:

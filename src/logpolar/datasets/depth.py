@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -69,7 +68,7 @@ def confirmed_inverse_depth(
     """
     height, width = depth.shape
     x, y = np.arange(width, dtype=np.float32)[None], np.arange(height, dtype=np.float32)[:, None]
-    votes = np.zeros(depth.shape, np.uint8)
+    votes = np.zeros(depth.shape, np.uint16)
     total = invert(depth)
     for other_depth, other_camera in others:
         there_x, there_y, there_depth = Transfer.between(camera, other_camera)(x, y, depth)
@@ -89,9 +88,11 @@ def confirmed_inverse_depth(
 
 def nearest(values: FloatArray, x: Array, y: Array) -> FloatArray:
     """Values at the nearest pixels, in the shape of ``x``; 0 outside the map."""
-    columns, rows = (np.asarray(each, np.float32) for each in (x, y))
-    found = cv2.remap(values, columns, rows, cv2.INTER_NEAREST, borderMode=cv2.BORDER_CONSTANT)
-    return np.asarray(found, np.float32).reshape(columns.shape)
+    height, width = values.shape
+    columns, rows = np.rint(x), np.rint(y)
+    inside = (columns >= 0) & (columns < width) & (rows >= 0) & (rows < height)
+    columns, rows = (np.where(inside, each, 0).astype(np.intp) for each in (columns, rows))
+    return np.where(inside, values[rows, columns], np.float32(0))
 
 
 def fit_planes(inverse_depth: FloatArray, xy: Array, radius: Array, rules: DepthRules) -> Planes:

@@ -2,7 +2,8 @@
 
 Layout: four tables of columns of equal length, and the bytes of the images.
 
-    /                 attributes: format, version, settings (JSON), complete, summary (JSON: counts, versions, ...)
+    /                 attributes: format, version, settings (JSON), complete
+    /summary          JSON: counts, versions, what was left out
     /images           name, part (train, validation, test), size (I, 2: width, height), rejects (I, causes),
                       keypoints (I, 2: first row and end in /keypoints), data, depth (I, 2: first and end in /bytes)
     /keypoints        xy (K, 2), size, angle, response, depth (NaN: unknown)
@@ -12,13 +13,16 @@ Layout: four tables of columns of equal length, and the bytes of the images.
     /bytes            encoded images (JPEG, PNG) and depth pictures (PNG; 0: unknown, otherwise nearer is brighter)
 
 An image that is not inside has an empty range in ``data`` and its path, relative to the file's folder, in ``path``.
-``rejects`` has the attribute ``causes``. Columns are rounded (positions to 1/100 px) and packed by HDF5's scale-offset
-filter. A file that is still being made, or whose making was stopped, says ``complete = False``.
+``rejects`` has the attribute ``causes``. Columns of whole numbers with the attribute ``scale_factor`` are to be
+multiplied by it (positions are kept to 1/100 px), as the CF conventions have it. All columns of numbers, and the bytes,
+have checksums. A file that is still being made, or
+whose making was stopped, says ``complete = False``.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -34,6 +38,9 @@ from logpolar.images import decode_gray, read_gray, shrink, to_bytes
 from logpolar.keypoints import FloatArray, Keypoints
 
 Bytes = NDArray[np.uint8]
+
+_DAMAGE = (KeyError, TypeError, ValueError, IndexError, AttributeError, OSError, RuntimeError)
+"""What h5py and the rest make of a file whose parts are missing, of another kind, or unreadable."""
 
 PARTS = ("train", "validation", "test")
 
@@ -60,29 +67,33 @@ class CorrespondenceFile(Hdf5File):
     def __init__(self, path: str | Path) -> None:
         super().__init__(path)
         try:
-            self.complete = bool(self._file.attrs["complete"])
-            self.summary: dict[str, Any] = json.loads(self._file.attrs["summary"])
-            images, pairs = self._file["images"], self._file["pairs"]
-            self.images = [
-                ImageEntry(name, PARTS[part], (width, height))
-                for name, part, (width, height) in zip(
-                    images["name"].asstr()[()].tolist(),
-                    images["part"][()].tolist(),
-                    images["size"][()].tolist(),
-                    strict=True,
-                )
-            ]
-            self.pair_images: NDArray[np.int32] = pairs["images"][()]
-            self._ranges = {
-                "keypoints": images["keypoints"][()],
-                "data": images["data"][()],
-                "depth": images["depth"][()],
-                "correspondences": pairs["correspondences"][()],
-            }
-        except (KeyError, TypeError, ValueError, IndexError, OSError) as error:
+            self._read_tables()
+        except StorageError:
             self.close()
-            raise StorageError(f"{path}: this correspondence file is damaged ({error})") from error
+            raise
         self.read_image = lru_cache(maxsize=4)(self._read_image)  # a run of pairs of one image decodes it once
+
+    def _read_tables(self) -> None:
+        """What is small: the tables of images and pairs."""
+        try:
+            self.complete = bool(self._file.attrs["complete"])
+            self.summary: dict[str, Any] = json.loads(self._file["summary"].asstr()[()])
+            names = self._file["images/name"].asstr()[()].tolist()
+            self._causes = [self._file[table]["rejects"].attrs["causes"].tolist() for table in ("images", "pairs")]
+        except _DAMAGE as error:
+            raise self._damaged("the list of images") from error
+        parts, sizes = self.column("images", "part").tolist(), self.column("images", "size").tolist()
+        ranges = ("images/keypoints", "images/data", "images/depth", "pairs/correspondences")
+        self._ranges = {name: self.column(*name.split("/")) for name in ranges}
+        self.pair_images: NDArray[np.int32] = self.column("pairs", "images")
+        try:
+            entries = zip(names, parts, sizes, strict=True)
+            self.images = [ImageEntry(name, PARTS[part], (size[0], size[1])) for name, part, size in entries]
+        except _DAMAGE as error:
+            raise self._damaged("the list of images") from error
+
+    def _damaged(self, what: str) -> StorageError:
+        return StorageError(f"{self.path}: this correspondence file is damaged ({what})")
 
     def __len__(self) -> int:
         return len(self.pair_images)
@@ -104,39 +115,34 @@ class CorrespondenceFile(Hdf5File):
         """Correspondences of a pair; ``keypoints`` of both images, if they were read already."""
         first, second = self.pair_images[pair].tolist()
         here, there = keypoints or (self.read_keypoints(first), self.read_keypoints(second))
-        columns = self._rows("correspondences", "correspondences", pair)
-        indices = columns["keypoints"].astype(np.int32)
+        names = ("keypoints", "warp", "log_scale_ratio", "angle_residual")
+        indices, warp, ratio, residual = self._rows("pairs/correspondences", pair, "correspondences", names)
         try:
-            return Correspondences(
-                here[indices[:, 0]],
-                there[indices[:, 1]],
-                indices,
-                columns["warp"].astype(np.float32),
-                columns["log_scale_ratio"].astype(np.float32),
-                columns["angle_residual"].astype(np.float32),
-            )
+            return Correspondences(here[indices[:, 0]], there[indices[:, 1]], indices, warp, ratio, residual)
         except IndexError as error:
-            raise StorageError(f"{self.path}: pair {pair} names keypoints that are not in the file") from error
+            raise self._damaged(f"pair {pair} names keypoints that are not there") from error
 
     def read_keypoints(self, image: int) -> Keypoints:
-        columns = self._rows("keypoints", "keypoints", image)
-        return Keypoints(columns["xy"], columns["size"], columns["angle"], columns["response"])
+        return Keypoints(*self._rows("images/keypoints", image, "keypoints", ("xy", "size", "angle", "response")))
 
     def read_depths(self, image: int) -> FloatArray:
         """Depths of an image's keypoints; NaN where unknown."""
-        return np.asarray(self._rows("keypoints", "keypoints", image)["depth"], np.float32)
+        return self._rows("images/keypoints", image, "keypoints", ("depth",))[0]
 
     def _read_image(self, image: int) -> Bytes:
         """The 8 bit gray image that the keypoints were found in."""
-        data = self._read_bytes("data", image)
+        data = self._read_bytes("images/data", image)
         if len(data) == 0:
-            path = self.path.parent / self._file["images"]["path"].asstr()[image]
+            try:
+                path = self.path.parent / self._file["images/path"].asstr()[image]
+            except _DAMAGE as error:
+                raise self._damaged("the paths of images") from error
             return to_bytes(shrink(read_gray(path), max(self.images[image].size)))
         return self._decode(data, image)
 
     def read_depth_picture(self, image: int) -> Bytes | None:
         """A small picture of the depth that was used, nearer is brighter, 0 is unknown; None without depth."""
-        data = self._read_bytes("depth", image)
+        data = self._read_bytes("images/depth", image)
         return self._decode(data, image) if len(data) else None
 
     def rejects(self) -> dict[str, int]:
@@ -144,18 +150,22 @@ class CorrespondenceFile(Hdf5File):
 
         The causes of an image count each of its keypoints once, those of a pair each keypoint of its first image.
         """
-        counts: dict[str, int] = {}
-        for table in ("images", "pairs"):
-            column = self._file[table]["rejects"]
-            counts |= dict(zip(column.attrs["causes"].tolist(), column[()].sum(axis=0).tolist(), strict=True))
-        return counts
+        totals = [self.column(table, "rejects").sum(axis=0).tolist() for table in ("images", "pairs")]
+        try:
+            return {
+                c: n
+                for causes, counts in zip(self._causes, totals, strict=True)
+                for c, n in zip(causes, counts, strict=True)
+            }
+        except ValueError as error:
+            raise self._damaged("the rejects") from error
 
     def counts(self) -> dict[str, int]:
         """Images, keypoints, pairs, pairs with a correspondence, and correspondences in the file."""
-        per_pair = np.diff(self._ranges["correspondences"], axis=1)
+        per_pair = np.diff(self._ranges["pairs/correspondences"], axis=1)
         return {
             "images": len(self.images),
-            "keypoints": len(self._file["keypoints"]["size"]),
+            "keypoints": len(self.column("keypoints", "size")),
             "pairs": len(self),
             "pairs_with_correspondences": int((per_pair > 0).sum()),
             "correspondences": int(per_pair.sum()),
@@ -163,24 +173,28 @@ class CorrespondenceFile(Hdf5File):
 
     def column(self, table: str, name: str) -> NDArray[Any]:
         """A whole column, for statistics over all correspondences or keypoints."""
-        return np.asarray(self._file[table][name][()])
+        return self._read(f"{table}/{name}", slice(None))
 
-    def _rows(self, table: str, range_name: str, number: int) -> dict[str, NDArray[Any]]:
+    def _rows(self, range_name: str, number: int, table: str, names: Sequence[str]) -> list[NDArray[Any]]:
         start, end = self._ranges[range_name][number].tolist()
+        return [self._read(f"{table}/{name}", slice(start, end)) for name in names]
+
+    def _read(self, name: str, rows: slice) -> NDArray[Any]:
+        """Rows of a column; multiples of a unit come out as float32."""
         try:
-            return {name: column[start:end] for name, column in self._file[table].items()}
-        except OSError as error:
-            raise StorageError(f"{self.path}: the table of {table} is damaged") from error
+            column = self._file[name]
+            values = np.asarray(column[rows])
+            factor = column.attrs.get("scale_factor")
+            return values if factor is None else (values * float(factor)).astype(np.float32)
+        except _DAMAGE as error:
+            raise self._damaged(name) from error
 
     def _read_bytes(self, range_name: str, image: int) -> Bytes:
         start, end = self._ranges[range_name][image].tolist()
-        try:
-            return np.asarray(self._file["bytes"][start:end], np.uint8)
-        except OSError as error:
-            raise StorageError(f"{self.path}: the image '{self.images[image].name}' is damaged") from error
+        return self._read("bytes", slice(start, end))
 
     def _decode(self, data: Bytes, image: int) -> Bytes:
         try:
             return decode_gray(data)
         except ImageError as error:
-            raise StorageError(f"{self.path}: the image '{self.images[image].name}' cannot be decoded") from error
+            raise self._damaged(f"the image '{self.images[image].name}'") from error

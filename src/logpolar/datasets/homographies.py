@@ -13,12 +13,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from logpolar.cameras import Matrix
-from logpolar.datasets.building import BuildReport, in_batches, read_report, sift, split_images, versions, with_progress
+from logpolar.datasets.building import (
+    BuildReport,
+    fingerprint,
+    in_batches,
+    read_report,
+    sift,
+    split_images,
+    versions,
+    with_progress,
+)
 from logpolar.datasets.correspondences import ImagePair, find_correspondences
 from logpolar.datasets.options import PhotoOptions, ViewOptions
 from logpolar.datasets.writing import CorrespondenceWriter, ImageRecord, PairRecord
 from logpolar.errors import ImageError, LogpolarError
-from logpolar.images import decode_gray, encode_gray, read_gray, shrink, to_bytes, to_gray
+from logpolar.images import decode_gray, encode_gray, read_gray, shrink, to_bytes, to_gray, unnamed_images
 from logpolar.parallel import in_processes
 
 Bytes = NDArray[np.uint8]
@@ -45,11 +54,14 @@ def build_photos(
 ) -> BuildReport:
     """Make a correspondence file of named photos; continues a file whose making was stopped."""
     options = options or PhotoOptions()
+    if not photos:
+        raise ImageError("there are no photos")
+    left_out = unnamed_images(photos)
+    photos = {name: path for name, path in photos.items() if name not in left_out}
     names, paths = list(photos), list(photos.values())
     parts = split_images(names, options.split)
     tasks = [(photo, view) for photo in range(len(photos)) for view in range(options.views)]
-    settings = {"source": "homographies", "photos": len(photos), **asdict(options)}
-    left_out: dict[str, str] = {}
+    settings = {"source": "homographies", "image_names": fingerprint(names), **asdict(options)}
     with CorrespondenceWriter(output, settings, overwrite) as writer:
         todo = [task for task in tasks if _view_names(names, task)[0] not in writer.images]
 
@@ -69,7 +81,7 @@ def build_photos(
             in_batches(records(), 32, store)
             if not writer.images:
                 writer.path.unlink()
-                raise ImageError(f"none of the {len(photos)} photos can be used; {next(iter(left_out.values()))}")
+                raise ImageError(f"none of the {len(left_out)} photos can be used; {next(iter(left_out.values()))}")
             writer.finish({"left_out": left_out, "versions": versions()})
     return read_report(output)
 
@@ -125,13 +137,23 @@ def _try_pair(photos: list[Path], seed: int, options: ViewOptions, task: Task) -
         return _make_pair(photos, seed, options, task)
     except LogpolarError as error:
         return str(error)
+    except (cv2.error, MemoryError) as error:
+        return f"{photos[task[0]]}: cannot be used ({type(error).__name__}: {error})"
 
 
 def _make_pair(photos: list[Path], seed: int, options: ViewOptions, task: Task) -> ViewPair:
     random = np.random.default_rng((seed, *task))
     other = (task[0] + int(random.integers(1, max(len(photos), 2)))) % len(photos)
-    photo, backdrop = (to_bytes(shrink(read_gray(photos[n]), options.max_size)) for n in (task[0], other))
+    photo = _read_photo(photos[task[0]], options)
+    try:
+        backdrop = _read_photo(photos[other], options)
+    except ImageError:  # that photo's fault, not this one's
+        backdrop = photo
     return make_view_pair(photo, backdrop, options, random)
+
+
+def _read_photo(path: Path, options: ViewOptions) -> Bytes:
+    return to_bytes(shrink(read_gray(path), options.max_size))
 
 
 def make_view_pair(photo: Bytes, backdrop: Bytes, options: ViewOptions, random: np.random.Generator) -> ViewPair:

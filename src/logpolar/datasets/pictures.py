@@ -34,7 +34,7 @@ def draw_pairs(file: CorrespondenceFile, numbers: list[int], most_lines: int = 4
     for number in numbers:
         pair = file.read(number)
         names = [file.images[image].name for image in file.pair_images[number]]
-        found, lines = pair.correspondences, slice(None, None, max(len(pair.correspondences) // most_lines, 1))
+        found, lines = pair.correspondences, slice(None, None, max(-(-len(pair.correspondences) // most_lines), 1))
         caption = f"{names[0]} - {names[1]}: {len(found)}, zoom {np.median(found.zoom):.2f}"
         good = np.ones(len(found.first.xy[lines]), np.bool_)
         drawn = draw_matches(pair.first, pair.second, found.first.xy[lines], found.second.xy[lines], good)
@@ -71,16 +71,15 @@ def draw_patches(
     file: CorrespondenceFile, numbers: list[int], log_polar: LogPolar, cartesian: Cartesian, per_class: int = 3
 ) -> Picture:
     """Patch pairs in both samplings, from scales that agree to scales that do not, with the factor between them."""
-    classes: dict[str, list[Picture]] = {"below 1.2x": [], "1.5x to 2x": [], "above 2x": []}
-    bounds = {"below 1.2x": (0, 1.2), "1.5x to 2x": (1.5, 2), "above 2x": (2, np.inf)}
+    classes: dict[tuple[float, float], list[Picture]] = {(0, 1.25): [], (1.25, 2): [], (2, np.inf): []}
     for number in numbers:
         pair = file.read(number)
         mismatch = np.exp(np.abs(pair.correspondences.log_scale_ratio))
-        for name, (low, high) in bounds.items():
+        for (low, high), made in classes.items():
             # One a pair, the first that there is: a page from many places says more than from few.
             chosen = np.flatnonzero((mismatch > low) & (mismatch <= high))[:1]
-            if len(chosen) and len(classes[name]) < per_class:
-                classes[name].append(_draw_patch_row(pair, int(chosen[0]), log_polar, cartesian))
+            if len(chosen) and len(made) < per_class:
+                made.append(_draw_patch_row(pair, int(chosen[0]), log_polar, cartesian))
     rows = [row for made in classes.values() for row in made]
     title = f"log-polar {log_polar.lambda_:g} (two), cartesian {cartesian.lambda_:g} (two)"
     return with_caption(stack(rows), title)

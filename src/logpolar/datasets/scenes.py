@@ -21,7 +21,15 @@ from numpy.typing import NDArray
 
 from logpolar.cameras import Camera, Transfer
 from logpolar.colmap.workspace import Scene, read_workspace
-from logpolar.datasets.building import BuildReport, in_batches, read_report, split_images, versions, with_progress
+from logpolar.datasets.building import (
+    BuildReport,
+    fingerprint,
+    in_batches,
+    read_report,
+    split_images,
+    versions,
+    with_progress,
+)
 from logpolar.datasets.correspondences import (
     Check,
     Correspondences,
@@ -59,10 +67,16 @@ def build_scene(
         causes = ", ".join(f"{cause}: {count}" for cause, count in rejects.items() if count)
         hint = "lower min_overlap or min_shared to accept less"
         raise StorageError(f"{scene.folder}: no two images overlap enough to be paired ({causes}); {hint}")
-    settings = {"source": "colmap", "scene": scene.folder.resolve().name, **asdict(options)}
+    settings = {
+        "source": "colmap",
+        "scene": scene.folder.resolve().name,
+        "image_names": fingerprint(names),
+        **asdict(options),
+    }
     with CorrespondenceWriter(output, settings, overwrite) as writer:
         if not writer.complete:
             scratch = _open_scratch(writer.path, settings)
+            _load.cache_clear()  # of views in a scratch folder of the same name
             tasks = _view_tasks(scene, shared, parts, options, writer, scratch)
             left_out = scene.left_out | _prepare_views(tasks, len(names), writer, jobs, progress)
             if len(writer.images) < 2:
@@ -108,7 +122,7 @@ def _view_tasks(
         if view.name in writer.images and target.exists():
             continue
         others = confirming_views(scene, shared, number, options.depth.max_neighbours)
-        path = Path(os.path.relpath(view.image, writer.path.parent)).as_posix()
+        path = Path(os.path.relpath(view.image.resolve(), writer.path.parent.resolve())).as_posix()
         tasks.append(ViewTask(view, parts[view.name], others, options, path, target))
     return tasks
 

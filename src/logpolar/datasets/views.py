@@ -17,7 +17,7 @@ from logpolar.datasets.depth import Planes, confirmed_inverse_depth, fit_planes,
 from logpolar.datasets.options import DepthRules, ImageRules, SceneOptions
 from logpolar.datasets.writing import IMAGE_CAUSES, ImageRecord
 from logpolar.errors import ImageError, LogpolarError
-from logpolar.images import decode_gray, encode_gray, read_image, shrink, to_bytes, to_gray
+from logpolar.images import Image, decode_gray, encode_gray, read_image, shrink, to_bytes, to_gray
 from logpolar.keypoints import FloatArray, Keypoints
 
 _PICTURE_SIDE = 256  # pixels of a depth picture's longer side
@@ -78,8 +78,10 @@ def prepare_view(task: ViewTask) -> ImageRecord | str:
 
 def _prepare_view(task: ViewTask) -> ImageRecord:
     options = task.options
-    data = _encoded_image(task.view, options.images)
-    gray = to_gray(decode_gray(data))
+    image = _read_image(task.view)
+    data = _encoded_image(image, task.view.image, options.images) if options.images.embed else b""
+    # Found in just the pixels that a reader of the file will see.
+    gray = to_gray(decode_gray(data)) if data else to_gray(to_bytes(shrink(to_gray(image), options.images.max_size)))
     height, width = gray.shape
     keypoints = sift(options.keypoints)(gray)
     depth, inverse_depth = read_surface(task.view, task.confirming, options.depth, width)
@@ -99,7 +101,7 @@ def _prepare_view(task: ViewTask) -> ImageRecord:
         part=task.part,
         size=(width, height),
         keypoints=keypoints[kept],
-        data=data if options.images.embed else b"",
+        data=data,
         path="" if options.images.embed else task.relative_path,
         depth=planes.depth[kept],
         depth_picture=_depth_picture(inverse_depth),
@@ -129,16 +131,21 @@ def _read_others(confirming: list[tuple[Path, Camera]]) -> Iterator[tuple[FloatA
         yield depth, camera.resized(depth.shape[1], depth.shape[0])
 
 
-def _encoded_image(view: View, rules: ImageRules) -> bytes:
-    """The image that keypoints are found in; a JPEG or PNG that need not be reduced is taken as it is, to the byte."""
+def _read_image(view: View) -> Image:
+    """The image of a view; raises unless its size is that of the camera."""
     image = read_image(view.image)
     height, width = image.shape[:2]
     if (width, height) != (view.camera.width, view.camera.height):
         expected = f"its camera in the sparse model has {view.camera.width} x {view.camera.height}"
         raise ImageError(f"{view.image}: the image has {width} x {height} pixels, {expected}")
+    return image
+
+
+def _encoded_image(image: Image, path: Path, rules: ImageRules) -> bytes:
+    """The image as it goes into the file; a JPEG or PNG that need not be reduced is taken as it is, to the byte."""
     plain = image.dtype == np.uint8 and (image.ndim == 2 or image.shape[2] == 3)
-    if plain and max(height, width) <= rules.max_size and view.image.suffix.lower() in (".jpg", ".jpeg", ".png"):
-        return view.image.read_bytes()
+    if plain and max(image.shape) <= rules.max_size and path.suffix.lower() in (".jpg", ".jpeg", ".png"):
+        return path.read_bytes()
     return encode_gray(to_bytes(shrink(to_gray(image), rules.max_size)), rules.quality)
 
 

@@ -57,10 +57,8 @@ class CorrespondenceWriter(Hdf5Writer):
         self.complete = False
         super().__init__(path, settings, overwrite)
 
-    def __enter__(self) -> CorrespondenceWriter:
-        if not self.path.exists():
-            self._add(_create_tables)
-        return self
+    def _start(self, file: Any) -> None:
+        _create_tables(file)
 
     def _resume(self, file: CorrespondenceFile) -> None:
         self.images = {entry.name: number for number, entry in enumerate(file.images)}
@@ -84,27 +82,32 @@ class CorrespondenceWriter(Hdf5Writer):
 
         def write(file: Any) -> None:
             counts = {table: len(next(iter(file[table].values()))) for table in _COLUMNS}
-            file.attrs.update(complete=True, summary=json.dumps({"counts": counts, **summary}))
+            file["summary"][()] = json.dumps({"counts": counts, **summary})
+            file.attrs["complete"] = True
 
         self._add(write)
         self.complete = True
 
 
-_ROUNDING = {
-    "xy": 2,
-    "size": 2,
-    "angle": 2,
-    "response": 4,
-    "warp": 3,
-    "log_scale_ratio": 3,
-    "angle_residual": 2,
+_UNITS = {
+    "keypoints/xy": 0.01,
+    "keypoints/size": 0.01,
+    "keypoints/angle": 0.01,
+    "keypoints/response": 0.0001,
+    "correspondences/warp": 0.001,
+    "correspondences/log_scale_ratio": 0.001,
+    "correspondences/angle_residual": 0.01,
 }
-"""Decimals kept of columns that need no more."""
+"""Columns that are kept as whole multiples of a unit."""
+
+_MOST_UNITS = 2**31 - 1
+
+_TEXT = h5py.string_dtype()
 
 _COLUMNS: dict[str, dict[str, tuple[Any, tuple[int, ...]]]] = {
     "images": {
-        "name": (h5py.string_dtype(), ()),
-        "path": (h5py.string_dtype(), ()),
+        "name": (_TEXT, ()),
+        "path": (_TEXT, ()),
         "part": (np.uint8, ()),
         "size": (np.int32, (2,)),
         "keypoints": (np.int64, (2,)),
@@ -113,10 +116,10 @@ _COLUMNS: dict[str, dict[str, tuple[Any, tuple[int, ...]]]] = {
         "rejects": (np.int32, (len(IMAGE_CAUSES),)),
     },
     "keypoints": {
-        "xy": (np.float32, (2,)),
-        "size": (np.float32, ()),
-        "angle": (np.float32, ()),
-        "response": (np.float32, ()),
+        "xy": (np.int32, (2,)),
+        "size": (np.int32, ()),
+        "angle": (np.int32, ()),
+        "response": (np.int32, ()),
         "depth": (np.float32, ()),
     },
     "pairs": {
@@ -126,44 +129,45 @@ _COLUMNS: dict[str, dict[str, tuple[Any, tuple[int, ...]]]] = {
     },
     "correspondences": {
         "keypoints": (np.int32, (2,)),
-        "warp": (np.float32, (2, 2)),
-        "log_scale_ratio": (np.float32, ()),
-        "angle_residual": (np.float32, ()),
+        "warp": (np.int32, (2, 2)),
+        "log_scale_ratio": (np.int32, ()),
+        "angle_residual": (np.int32, ()),
     },
 }
 _CHUNK_ROWS = {"images": 256, "keypoints": 4096, "pairs": 256, "correspondences": 2048}
 
 
 def _create_tables(file: Any) -> None:
-    file.attrs.update(complete=False, summary="{}")
-    file.create_dataset("bytes", (0,), np.uint8, maxshape=(None,), chunks=(1 << 16,))
+    file.attrs["complete"] = False
+    file.create_dataset("summary", data="{}", dtype=h5py.string_dtype())
+    file.create_dataset("bytes", (0,), np.uint8, maxshape=(None,), chunks=(1 << 16,), fletcher32=True)
     for table, columns in _COLUMNS.items():
         for name, (kind, shape) in columns.items():
             options: dict[str, Any] = {"chunks": (_CHUNK_ROWS[table], *shape), "maxshape": (None, *shape)}
-            if name in _ROUNDING:
-                options["scaleoffset"] = _ROUNDING[name]
-            elif kind in (np.int32, np.int64):
-                options["scaleoffset"] = 0  # lossless for whole numbers
-            elif kind is np.float32:
-                options |= {"compression": "gzip", "shuffle": True}
-            file.create_dataset(f"{table}/{name}", (0, *shape), kind, **options)
+            if kind is not _TEXT:
+                options |= {"compression": "gzip", "shuffle": True, "fletcher32": True}
+            column = file.create_dataset(f"{table}/{name}", (0, *shape), kind, **options)
+            if f"{table}/{name}" in _UNITS:
+                column.attrs["scale_factor"] = _UNITS[f"{table}/{name}"]
     file["images/rejects"].attrs["causes"] = list(IMAGE_CAUSES)
     file["pairs/rejects"].attrs["causes"] = list(PAIR_CAUSES)
 
 
-def _append(column: Any, values: Any, decimals: int | None = None) -> tuple[int, int]:
+def _append(column: Any, values: Any) -> tuple[int, int]:
     """Add rows to a column; where they start and end."""
     start, end = len(column), len(column) + len(values)
     column.resize(end, axis=0)
-    # Rounded here, what is in the file does not change when a chunk is unpacked and packed again with more in it.
-    column[start:end] = values if decimals is None else np.round(values, decimals)
+    if "scale_factor" in column.attrs:
+        units = np.rint(np.asarray(values, np.float64) / column.attrs["scale_factor"])
+        values = np.clip(units, -_MOST_UNITS, _MOST_UNITS).astype(np.int32)
+    column[start:end] = values
     return start, end
 
 
 def _append_rows(file: Any, table: str, rows: Mapping[str, Sequence[Any] | NDArray[Any]]) -> tuple[int, int]:
     place = (0, 0)
     for name, values in rows.items():
-        place = _append(file[table][name], values, _ROUNDING.get(name))
+        place = _append(file[table][name], values)
     return place
 
 
@@ -171,8 +175,10 @@ def _append_images(file: Any, records: Sequence[ImageRecord]) -> None:
     for record in records:
         points = record.keypoints
         depth = np.full(len(points), np.nan, np.float32) if record.depth is None else record.depth
-        columns = {"xy": points.xy, "size": points.size, "angle": points.angle, "response": points.response}
-        keypoints = _append_rows(file, "keypoints", {**columns, "depth": depth})
+        angle = np.round(points.angle.astype(np.float64), 2) % 360  # 359.999 rounds to a full turn, which is 0
+        names = ("xy", "size", "angle", "response", "depth")
+        values = (points.xy, points.size, angle, points.response, depth)
+        keypoints = _append_rows(file, "keypoints", dict(zip(names, values, strict=True)))
         data, picture = (
             _append(file["bytes"], np.frombuffer(each, np.uint8)) for each in (record.data, record.depth_picture)
         )

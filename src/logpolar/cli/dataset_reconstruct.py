@@ -1,0 +1,100 @@
+"""logpolar dataset reconstruct"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from logpolar.cli.options import continuing
+from logpolar.colmap.reconstruction import MATCHERS, ReconstructionOptions, ReconstructionReport
+
+_DEFAULTS = ReconstructionOptions()
+
+
+@click.command(
+    short_help="Photos of one place into a COLMAP dense workspace.",
+    epilog="Example: logpolar dataset reconstruct photos/ workspace/ --single-camera",
+)
+@click.argument("photos", nargs=-1, required=True, metavar="PHOTOS...")
+@click.argument("workspace", type=click.Path(path_type=Path))
+@click.option(
+    "--max-image-size",
+    type=click.IntRange(min=64),
+    default=_DEFAULTS.max_image_size,
+    show_default=True,
+    help="Features are found in photos reduced to this many pixels on the longer side.",
+)
+@click.option(
+    "--dense-image-size",
+    type=click.IntRange(min=64),
+    default=_DEFAULTS.dense_image_size,
+    show_default=True,
+    help="Longer side of the undistorted images and of the depth maps.",
+)
+@click.option(
+    "--matcher",
+    type=click.Choice(MATCHERS),
+    default=_DEFAULTS.matcher,
+    show_default=True,
+    help="Every photo with every other, or, for the frames of a video, each with some of the next by name.",
+)
+@click.option(
+    "--single-camera", is_flag=True, help="All photos are by one camera at one zoom; otherwise EXIF tells which share."
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=_DEFAULTS.seed,
+    show_default=True,
+    help="With --threads 1, a run is repeated exactly.",
+)
+@click.option(
+    "--threads", type=click.IntRange(min=0), default=_DEFAULTS.threads, show_default="all cores", help="0 is all cores."
+)
+@click.option("--overwrite", is_flag=True, help="Start anew; removes from WORKSPACE only what this command has made.")
+def reconstruct(photos: tuple[str, ...], workspace: Path, overwrite: bool, **settings: Any) -> None:
+    """Reconstruct photos of one place (files, folders, globs) with pycolmap, for `logpolar dataset colmap`.
+
+    WORKSPACE becomes a COLMAP dense workspace: images/, sparse/ and, where pycolmap has CUDA, stereo/depth_maps/. A
+    second run continues after the last finished step. Photos that cannot be read are listed, and the exit code is then
+    1. Needs the extra 'sfm'.
+    """
+    from logpolar.colmap.reconstruction import reconstruct as run
+
+    with continuing(workspace):
+        report = run(photos, workspace, ReconstructionOptions(**settings), overwrite, progress=True, say=click.echo)
+    _tell(workspace, report)
+    if report.left_out:
+        sys.exit(1)
+
+
+def _tell(workspace: Path, report: ReconstructionReport) -> None:
+    for reason in report.left_out.values():
+        click.echo(f"logpolar: left out: {reason}", err=True)
+    if report.left_out:
+        click.echo(f"{len(report.left_out)} of {report.photos} photos cannot be read")
+    readable = report.registered + len(report.unregistered)
+    click.echo(f"{workspace}: {report.registered} of {readable} photos registered, {report.points} points")
+    if report.models > 1:
+        click.echo(f"the photos fall into {report.models} parts that nothing connects; this is the largest")
+    if report.unregistered:
+        click.echo(f"not registered: {', '.join(report.unregistered[:10])}{', ...' * (len(report.unregistered) > 10)}")
+    click.echo(_next_steps(workspace, report))
+
+
+def _next_steps(workspace: Path, report: ReconstructionReport) -> str:
+    place = shlex.quote(str(workspace))
+    build = f"logpolar dataset colmap {place} -o {shlex.quote(workspace.resolve().name + '.h5')}"
+    if report.dense:
+        return f"{report.depth_maps} depth maps; next: {build}"
+    return f"""
+NO DEPTH MAPS: {report.depth_maps} of {report.registered} are there. Making them needs CUDA, which was not found here.
+Everything else is done. On a machine with CUDA, either run the same command again, with another pycolmap:
+  pip uninstall pycolmap && pip install pycolmap-cuda12
+or let COLMAP itself go on with the workspace:
+  colmap patch_match_stereo --workspace_path {place} --workspace_format COLMAP --PatchMatchStereo.geom_consistency true
+Then: {build}"""

@@ -1,0 +1,61 @@
+"""Are the binary files of a sparse model whole?
+
+pycolmap reads on past the end of one that is not, and fills the memory with what it takes for points.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+from logpolar.errors import StorageError, in_words
+
+_CAMERA_PARAMETERS = (3, 4, 4, 5, 8, 8, 12, 5, 4, 5, 12)
+"""By number of the camera model."""
+
+
+class _UnknownError(Exception):
+    """An entry of a kind that came after this was written: how long it is we cannot tell."""
+
+
+def check_whole(place: Path) -> None:
+    """Raise if a table of cameras, images or points ends before the number of entries that it announces."""
+    tables = {"cameras.bin": _end_of_camera, "images.bin": _end_of_image, "points3D.bin": _end_of_point}
+    for name, end_of in tables.items():
+        path = place / name
+        if not path.exists():
+            continue
+        try:
+            data = path.read_bytes()
+            (count,), end = struct.unpack_from("<Q", data), 8
+            for _ in range(count):
+                end = end_of(data, end)
+                if end > len(data):
+                    raise ValueError("the entry goes on past the end of the file")
+        except OSError as error:
+            raise StorageError(f"{path}: {in_words(error)}") from error
+        except (struct.error, ValueError) as error:
+            raise StorageError(f"{path}: truncated or damaged, not a whole COLMAP model") from error
+        except _UnknownError:
+            continue
+
+
+def _end_of_camera(data: bytes, start: int) -> int:
+    """Id and model, width and height, parameters."""
+    (model,) = struct.unpack_from("<i", data, start + 4)
+    if not 0 <= model < len(_CAMERA_PARAMETERS):
+        raise _UnknownError
+    return start + 24 + 8 * _CAMERA_PARAMETERS[model]
+
+
+def _end_of_image(data: bytes, start: int) -> int:
+    """Id, quaternion, translation and camera; the name; a number of points (x, y, point)."""
+    points = data.index(b"\0", start + 64) + 1
+    (count,) = struct.unpack_from("<Q", data, points)
+    return int(points + 8 + 24 * count)
+
+
+def _end_of_point(data: bytes, start: int) -> int:
+    """Id, position, colour and error; a number of track elements (image, point)."""
+    (count,) = struct.unpack_from("<Q", data, start + 43)
+    return int(start + 51 + 8 * count)

@@ -1,0 +1,395 @@
+"""From photos to a COLMAP dense workspace with pycolmap: features, matches, mapping, undistortion, depth maps.
+
+Nothing heavy is imported before it is needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, TextIO, get_args
+
+from logpolar.colmap.reconstruction_record import (
+    DATABASE,
+    DENSE,
+    LINKS,
+    MAPPING,
+    UNFINISHED,
+    Record,
+    is_whole,
+    link_photos,
+    open_record,
+    open_workspace,
+    remove,
+    stderr_into,
+)
+from logpolar.errors import ImageError, LogpolarError, MissingExtraError
+
+Matcher = Literal["exhaustive", "sequential"]
+MATCHERS: tuple[Matcher, ...] = get_args(Matcher)
+
+_BLOCK = 20
+"""Pairs among this many photos are stored together: what a killed run loses, and what Ctrl-C has to wait for."""
+
+
+class ReconstructionError(LogpolarError):
+    """Photos that cannot be reconstructed, or a step of COLMAP that failed."""
+
+
+@dataclass(frozen=True)
+class ReconstructionOptions:
+    """How photos become a dense workspace."""
+
+    max_image_size: int = 1600
+    """Features are found in photos reduced to this many pixels on the longer side."""
+    dense_image_size: int = 1024
+    """Longer side of the undistorted images, and so of the depth maps."""
+    matcher: Matcher = "exhaustive"
+    """Every photo with every other, or, for the frames of a video, each with those 1, 2, 4, 8, ... further by name."""
+    single_camera: bool = False
+    """All photos are by one camera at one zoom; otherwise EXIF tells which photos share one."""
+    seed: int = 0
+    """Of all that COLMAP leaves to chance; only with one thread is a run repeated exactly."""
+    threads: int = 0
+    """0 takes all cores. A run may be continued with another number."""
+
+    def __post_init__(self) -> None:
+        if self.matcher not in MATCHERS:
+            raise ValueError(f"matcher is {' or '.join(MATCHERS)}, not {self.matcher!r}")
+        if min(self.max_image_size, self.dense_image_size) < 64 or min(self.seed, self.threads) < 0:
+            raise ValueError("image sizes are at least 64, seed and threads at least 0")
+
+
+@dataclass(frozen=True)
+class ReconstructionReport:
+    """What became of the photos."""
+
+    photos: int
+    left_out: dict[str, str]  # name -> reason, of photos that cannot be read
+    registered: int
+    unregistered: list[str]  # can be read, but are not in the model
+    models: int  # parts of the scene that nothing connects; the workspace has the largest
+    points: int
+    depth_maps: int
+    dense: bool  # whether all depth maps are there that can be made
+
+
+def reconstruct(
+    photos: Iterable[str | Path],
+    workspace: str | Path,
+    options: ReconstructionOptions | None = None,
+    overwrite: bool = False,
+    progress: bool = False,
+    say: Callable[[str], None] = lambda line: None,
+) -> ReconstructionReport:
+    """Reconstruct photos (files, folders, globs) into a COLMAP dense workspace, with depth maps where CUDA exists.
+
+    A second call continues after the last finished step, whatever ended the first one. Photos or settings other than
+    those of the first call are refused; ``overwrite`` starts anew. ``say`` is told a line about each step.
+    """
+    options, workspace, sources = options or ReconstructionOptions(), Path(workspace), [Path(each) for each in photos]
+    images = _find_photos(sources, workspace)
+    _check_pycolmap()
+    settings = {key: value for key, value in asdict(options).items() if key != "threads"}
+    sizes = {name: path.stat().st_size for name, path in images.items()}
+    linked = len(sources) > 1 or not sources[0].is_dir()
+    with open_workspace(workspace) as log:
+        products = {name: product for name, (_, product) in _STEPS.items()}
+        record = open_record(workspace, Record(settings, sizes, linked), products, overwrite)
+        folder = workspace / LINKS if linked else sources[0]
+        if linked:
+            link_photos(images, folder)
+        job = _Job(workspace, folder, images, options, record, log, progress)
+        _run_steps(job, say)
+        return _report(job)
+
+
+def has_cuda() -> bool:
+    """Whether pycolmap was built with CUDA, which is all that its own ``has_cuda`` says, and finds a device."""
+    import pycolmap
+
+    return bool(pycolmap.has_cuda and getattr(pycolmap, "get_num_cuda_devices", lambda: 1)())
+
+
+def _check_pycolmap() -> None:
+    # pycolmap brings a zlib that breaks OpenCV's PNG writer, unless OpenCV was loaded before.
+    import cv2  # noqa: F401
+
+    try:
+        import pycolmap
+    except ImportError as error:
+        raise MissingExtraError("reconstruction", "sfm") from error
+    except RuntimeError as error:  # what pycolmap makes of a missing CUDA library
+        raise LogpolarError(f"pycolmap is installed, but does not load: {error.__cause__ or error}") from error
+    if re.match(r"[0-3]\.", pycolmap.__version__):  # older ones name linked photos by where the links lead
+        raise LogpolarError(f"reconstruction needs pycolmap 4 or newer, not {pycolmap.__version__}")
+
+
+def _find_photos(sources: list[Path], workspace: Path) -> dict[str, Path]:
+    """Two photos or more by name; photos and workspace may not lie inside each other."""
+    from logpolar.images import find_images
+
+    place = workspace.resolve()
+    for folder in sources:
+        if folder.is_dir() and place.is_relative_to(folder.resolve()):
+            raise ReconstructionError(f"{workspace}: the workspace cannot lie inside the photos' folder {folder}")
+    images = find_images(sources)
+    for path in images.values():
+        if path.parent.resolve().is_relative_to(place):
+            raise ReconstructionError(f"{path}: the photos cannot lie inside the workspace {workspace}")
+    if len(images) < 2:
+        raise ReconstructionError(f"a reconstruction needs two photos or more, found {', '.join(images) or 'none'}")
+    return images
+
+
+def _run_steps(job: _Job, say: Callable[[str], None]) -> None:
+    finished = job.record.finished
+    if finished:
+        say(f"continuing after step {len(finished)} of {len(_STEPS)}: {list(finished)[-1]}")
+    for number, (name, (step, _)) in enumerate(_STEPS.items(), 1):
+        if name not in finished and (step is not _make_depth or has_cuda()):
+            say(f"step {number} of {len(_STEPS)}: {name}")
+            finished[name] = step(job)
+            job.record.save(job.workspace)
+
+
+def _report(job: _Job) -> ReconstructionReport:
+    finished, maps = job.record.finished, _count(job.depth_maps, "*.geometric.bin")
+    registered = set(finished["mapping"]["registered"])
+    return ReconstructionReport(
+        photos=len(job.images),
+        left_out=finished["photos"]["left_out"],
+        registered=len(registered),
+        unregistered=[name for name in job.names if name not in registered],
+        models=finished["mapping"]["models"],
+        points=finished["mapping"]["points"],
+        depth_maps=maps,
+        # Without CUDA here, COLMAP itself may have made them elsewhere.
+        dense="depth maps" in finished or maps == len(registered),
+    )
+
+
+@dataclass
+class _Job:
+    workspace: Path
+    folder: Path  # where COLMAP finds the photos
+    images: dict[str, Path]
+    options: ReconstructionOptions
+    record: Record
+    log: BinaryIO
+    progress: bool
+
+    @property
+    def names(self) -> list[str]:
+        """Photos that can be read."""
+        return [name for name in self.images if name not in self.record.finished["photos"]["left_out"]]
+
+    @property
+    def database(self) -> str:
+        return str(self.workspace / DATABASE[0])
+
+    @property
+    def depth_maps(self) -> Path:
+        return self.workspace / "stereo" / "depth_maps"
+
+    def query(self, table: str, column: str = "COUNT(*)") -> list[Any]:
+        """A column of what COLMAP has stored so far, or [the number of rows]; nothing where there is no such table."""
+        address = f"{Path(self.database).resolve().as_uri()}?mode=ro"
+        try:
+            with contextlib.closing(sqlite3.connect(address, uri=True)) as database:
+                return [row[0] for row in database.execute(f"SELECT {column} FROM {table}")]
+        except sqlite3.Error:
+            return []
+
+    def log_since(self, start: int) -> str:
+        return Path(self.log.name).read_bytes()[start:].decode(errors="replace")
+
+    @contextlib.contextmanager
+    def colmap(self, what: str, total: int | None = None, count: Callable[[], int] | None = None) -> Iterator[Any]:
+        """COLMAP's words go into the log, its errors become ours; a bar asks ``count`` how far it is."""
+        start = self.log.seek(0, os.SEEK_END)
+        try:
+            with stderr_into(self.log) as terminal, _bar(terminal, what, total, count, self.progress) as bar:
+                yield bar
+        except (RuntimeError, ValueError, IndexError, MemoryError) as error:
+            words = re.sub(r"^\[.*?\] ", "", str(error).partition("\n")[0]).strip() or type(error).__name__
+            logged = re.findall(r"^E\d.*?\] (.*)", self.log_since(start), re.MULTILINE)
+            reasons = "; ".join(dict.fromkeys([words, *logged[-1:]]))
+            raise ReconstructionError(f"COLMAP could not make the {what}: {reasons} ({self.log.name})") from error
+
+
+@contextlib.contextmanager
+def _bar(
+    terminal: TextIO, what: str, total: int | None, count: Callable[[], int] | None, progress: bool
+) -> Iterator[Any]:
+    """A bar that asks every second how far COLMAP is, which does not tell by itself."""
+    from tqdm import tqdm
+
+    done = threading.Event()
+    with tqdm(total=total, desc=what, file=terminal, leave=False, disable=None if progress else True) as bar:
+
+        def watch() -> None:
+            while count and not bar.disable and not done.wait(1):
+                bar.update(count() - bar.n)
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        try:
+            yield bar
+        finally:
+            done.set()
+            watcher.join()
+
+
+def _take_photos(job: _Job) -> dict[str, Any]:
+    """Enter all photos and their cameras at once: where feature extraction resumes, it would make more cameras."""
+    import pycolmap
+
+    for name in DATABASE:
+        remove(job.workspace / name)
+    left_out, sizes = _check_photos(job.images, job.progress)
+    if job.options.single_camera and len(set(sizes.values())) > 1:
+        examples = {size: name for name, size in sizes.items()}
+        some = ", ".join(f"{name} {size}" for size, name in list(examples.items())[:2])
+        raise ReconstructionError(f"photos of a single camera have the same size in pixels, these have not: {some}")
+    pycolmap.Database.open(job.database).close()
+    mode = pycolmap.CameraMode.SINGLE if job.options.single_camera else pycolmap.CameraMode.AUTO
+    start = job.log.seek(0, os.SEEK_END)
+    if sizes:  # to COLMAP, no names are all files
+        with job.colmap("list of photos"):
+            pycolmap.import_images(job.database, str(job.folder), mode, list(sizes))
+    entered = job.query("images", "name")
+    for name in set(sizes).difference(entered):  # OpenCV reads formats that COLMAP does not
+        words = re.search(rf"\] {re.escape(name)} (.*)", job.log_since(start))
+        left_out[name] = f"{job.images[name]}: COLMAP cannot read it ({words[1] if words else 'no reason given'})"
+    if len(entered) < 2:
+        reason = next(iter(left_out.values()))
+        raise ReconstructionError(f"only {len(entered)} of {len(job.images)} photos can be read; {reason}")
+    return {"left_out": dict(sorted(left_out.items()))}
+
+
+def _check_photos(images: dict[str, Path], progress: bool) -> tuple[dict[str, str], dict[str, str]]:
+    """Reasons against photos, and sizes of the others; COLMAP would take half a JPEG for a whole one."""
+    from tqdm import tqdm
+
+    from logpolar.images import read_image
+
+    left_out, sizes = {}, {}
+    for name, path in tqdm(images.items(), "photos", leave=False, disable=None if progress else True):
+        try:
+            height, width = read_image(path).shape[:2]
+            name.encode()
+            sizes[name] = f"{width} x {height}"
+        except ImageError as error:
+            left_out[name] = str(error)
+        except UnicodeEncodeError:
+            left_out[name] = f"{name!a}: the file's name cannot be written in UTF-8"
+    return left_out, sizes
+
+
+def _find_features(job: _Job) -> dict[str, Any]:
+    import pycolmap
+
+    options = pycolmap.FeatureExtractionOptions()
+    options.max_image_size, options.num_threads = job.options.max_image_size, job.options.threads or -1
+    with job.colmap("features", len(job.names), lambda: sum(job.query("descriptors"))):
+        device = pycolmap.Device.cuda if has_cuda() else pycolmap.Device.cpu
+        pycolmap.extract_features(job.database, str(job.folder), job.names, extraction_options=options, device=device)
+    return {}
+
+
+def _match(job: _Job) -> dict[str, Any]:
+    import pycolmap
+
+    matching, verification = pycolmap.FeatureMatchingOptions(), pycolmap.TwoViewGeometryOptions()
+    matching.num_threads, verification.ransac.random_seed = job.options.threads or -1, job.options.seed
+    device = pycolmap.Device.cuda if has_cuda() else pycolmap.Device.cpu
+    exhaustive, count = job.options.matcher == "exhaustive", len(job.names)
+    total = count * (count - 1) // 2 if exhaustive else None
+    with job.colmap("matches", total, lambda: sum(job.query("two_view_geometries"))):
+        if exhaustive:
+            blocks = pycolmap.ExhaustivePairingOptions(block_size=_BLOCK)
+            pycolmap.match_exhaustive(job.database, matching, blocks, verification, device)
+        else:
+            pycolmap.match_sequential(job.database, matching, verification_options=verification, device=device)
+    return {}
+
+
+def _map(job: _Job) -> dict[str, Any]:
+    import pycolmap
+
+    place = job.workspace / MAPPING
+    remove(place)
+    place.mkdir()
+    options = pycolmap.IncrementalPipelineOptions()
+    options.random_seed, options.num_threads = job.options.seed, job.options.threads or -1
+    with job.colmap("model", len(job.names)) as bar:
+        models = pycolmap.incremental_mapping(
+            job.database, str(job.folder), str(place), options, next_image_callback=lambda: bar.update() and None
+        )
+    if not models:
+        reason = "no two of them show enough of the same things from different places"
+        raise ReconstructionError(f"no model came of these {len(job.names)} photos: {reason} ({job.log.name})")
+    number, model = max(models.items(), key=lambda item: (item[1].num_reg_images(), item[1].num_points3D()))
+    registered = sorted(model.images[each].name for each in model.reg_image_ids())
+    return {"model": number, "models": len(models), "registered": registered, "points": model.num_points3D()}
+
+
+def _undistort(job: _Job) -> dict[str, Any]:
+    """Make the dense workspace in a folder of its own first: what looks whole is whole."""
+    import pycolmap
+
+    mapping, place = job.record.finished["mapping"], job.workspace / UNFINISHED
+    remove(place)
+    options = pycolmap.UndistortCameraOptions()
+    options.max_image_size = job.options.dense_image_size
+    threads = job.options.threads or -1
+    model = str(job.workspace / MAPPING / str(mapping["model"]))
+    with job.colmap("undistorted images", len(mapping["registered"]), lambda: _count(place / "images", "*")):
+        pycolmap.undistort_images(str(place), model, str(job.folder), undistort_options=options, num_threads=threads)
+    for name in mapping["registered"]:
+        if not (place / "images" / name).is_file():
+            raise ReconstructionError(f"{name}: COLMAP wrote no undistorted image of it ({job.log.name})")
+    for name in DENSE:
+        remove(job.workspace / name)
+        if (place / name).exists():
+            (place / name).rename(job.workspace / name)
+    remove(place)
+    return {}
+
+
+def _make_depth(job: _Job) -> dict[str, Any]:
+    import pycolmap
+
+    for path in (job.workspace / "stereo").rglob("*.bin"):
+        if not is_whole(path):  # COLMAP would take what a killed run was writing for finished
+            path.unlink()
+    options = pycolmap.PatchMatchOptions()
+    options.geom_consistency = True
+    total = 2 * len(job.record.finished["mapping"]["registered"])  # a photometric map first, then the geometric one
+    with job.colmap("depth maps", total, lambda: _count(job.depth_maps, "*.bin")):
+        pycolmap.patch_match_stereo(str(job.workspace), options=options)
+    if not _count(job.depth_maps, "*.geometric.bin"):
+        raise ReconstructionError(f"{job.workspace}: COLMAP made no depth maps ({job.log.name})")
+    return {}
+
+
+def _count(folder: Path, pattern: str) -> int:
+    return sum(path.is_file() for path in folder.rglob(pattern))
+
+
+# The steps, and what must still be there for a finished step to count.
+_STEPS: dict[str, tuple[Callable[[_Job], dict[str, Any]], str]] = {
+    "photos": (_take_photos, DATABASE[0]),
+    "features": (_find_features, DATABASE[0]),
+    "matches": (_match, DATABASE[0]),
+    "mapping": (_map, MAPPING),
+    "undistortion": (_undistort, "sparse"),
+    "depth maps": (_make_depth, "stereo/depth_maps"),
+}

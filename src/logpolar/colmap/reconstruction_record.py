@@ -1,0 +1,173 @@
+"""The folder of a reconstruction: what is in it, what is finished, and that nobody else writes there.
+
+WORKSPACE/images, sparse, stereo      the dense workspace
+WORKSPACE/database.db, mapping        features and matches; the models before undistortion
+WORKSPACE/photos                      links to the photos, unless they come from one folder
+WORKSPACE/reconstruction.json         the record: which photos and settings, and which steps are finished
+WORKSPACE/colmap.log                  what COLMAP has to say
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO
+
+from logpolar.errors import StorageError, in_words
+from logpolar.outputs import check_place
+
+DATABASE = ("database.db", "database.db-wal", "database.db-shm")
+MAPPING, UNFINISHED, LINKS = "mapping", "unfinished", "photos"
+DENSE = ("images", "stereo", "run-colmap-geometric.sh", "run-colmap-photometric.sh", "sparse")
+"""What undistortion makes. Readers look for ``sparse``, so it is put there last."""
+
+_RECORD, _PART, _LOG = "reconstruction.json", "reconstruction.json.part", "colmap.log"
+_FORMAT = "logpolar-reconstruction-1"
+
+
+@dataclass
+class Record:
+    """What the JSON says. A step is finished when it stands here, whatever files there are."""
+
+    settings: dict[str, Any]
+    photos: dict[str, int]  # name -> bytes
+    linked: bool
+    finished: dict[str, dict[str, Any]] = field(default_factory=dict)  # step -> what later steps need to know
+    format: str = _FORMAT
+
+    def save(self, workspace: Path) -> None:
+        part = workspace / _PART
+        with part.open("w") as file:
+            json.dump(asdict(self), file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(workspace / _RECORD)
+
+
+@contextlib.contextmanager
+def open_workspace(workspace: Path) -> Iterator[BinaryIO]:
+    """The log, for appending, of a folder that is new, empty or ours, and that no other process works in."""
+    if workspace.is_dir():
+        others = {path.name for path in workspace.iterdir()} - {_PART, _LOG}
+        if others and _RECORD not in others:
+            raise StorageError(f"{workspace}: has files in it, but is no workspace of this command; choose another")
+    elif workspace.exists():
+        raise StorageError(f"{workspace}: is a file, the workspace is a folder")
+    else:
+        check_place(workspace, StorageError)
+        workspace.mkdir()
+    with (workspace / _LOG).open("ab") as log:
+        with contextlib.suppress(ImportError):  # Windows has no flock
+            import fcntl
+
+            try:
+                fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise StorageError(f"{workspace}: another process works in it ({in_words(error)})") from error
+        yield log
+
+
+@contextlib.contextmanager
+def stderr_into(log: BinaryIO) -> Iterator[TextIO]:
+    """Send what C++ writes to stderr into the log; gives the real stderr, for bars."""
+    real = os.dup(2)
+    os.dup2(log.fileno(), 2)
+    try:
+        with os.fdopen(real, "w", closefd=False) as terminal:
+            yield terminal
+    finally:
+        os.dup2(real, 2)
+        os.close(real)
+
+
+def open_record(workspace: Path, now: Record, products: Mapping[str, str], overwrite: bool) -> Record:
+    """``now`` with what an earlier run has finished and still is there. Other photos or settings are refused."""
+    path = workspace / _RECORD
+    if path.exists():
+        before = _read(path)
+        if overwrite:
+            _remove_made(workspace, before)
+        elif before.finished:
+            _refuse_others(workspace, before, now)
+            now.finished = before.finished
+    while now.finished and not (workspace / products[list(now.finished)[-1]]).exists():
+        now.finished.popitem()
+    now.save(workspace)
+    return now
+
+
+def _read(path: Path) -> Record:
+    try:
+        record = Record(**json.loads(path.read_bytes()))
+    except (ValueError, TypeError) as error:
+        raise StorageError(f"{path}: damaged, or not made by this command; choose another workspace") from error
+    if record.format != _FORMAT:
+        raise StorageError(f"{path}: made by another version of logpolar; choose another workspace")
+    return record
+
+
+def _refuse_others(workspace: Path, before: Record, now: Record) -> None:
+    hint = "choose another workspace or overwrite it"
+    for key in before.settings | now.settings:
+        was, wanted = before.settings.get(key), now.settings.get(key)
+        if was != wanted:
+            raise StorageError(f"{workspace}: was made with {key} = {was}, not {wanted}; {hint}")
+    differences = {
+        "new": [name for name in now.photos if name not in before.photos],
+        "gone": [name for name in before.photos if name not in now.photos],
+        "changed": [name for name, size in now.photos.items() if before.photos.get(name, size) != size],
+    }
+    words = [f"{len(names)} {what} ({_some(names)})" for what, names in differences.items() if names]
+    if words:
+        raise StorageError(f"{workspace}: was made of other photos: {', '.join(words)}; {hint}")
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + ", ..." * (len(names) > 3)
+
+
+def _remove_made(workspace: Path, record: Record) -> None:
+    """Remove what the command has made, and nothing else; the log, which is open, is emptied."""
+    for name in (*DENSE, *DATABASE, MAPPING, UNFINISHED, _RECORD):
+        remove(workspace / name)
+    if record.linked:
+        for name in record.photos:
+            remove(workspace / LINKS / name)
+    with (workspace / _LOG).open("wb"):
+        pass
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link or a whole folder, if there is one."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def link_photos(images: Mapping[str, Path], folder: Path) -> None:
+    """Links to the photos in one folder, where COLMAP wants them; copies where there are no links."""
+    for name, path in images.items():
+        place = folder / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.unlink(missing_ok=True)
+        try:
+            place.symlink_to(path.resolve())
+        except OSError:
+            shutil.copyfile(path, place)
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a depth or normal map, ``width&height&channels&`` and float32, is as long as its header says."""
+    with path.open("rb") as file:
+        header = re.match(rb"(\d+)&(\d+)&(\d+)&", file.read(64))
+    if header is None:
+        return False
+    width, height, channels = (int(number) for number in header.groups())
+    return path.stat().st_size == header.end() + 4 * width * height * channels

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import json
+import platform
+import sys
+
+import cv2
+import h5py
+import numpy as np
+import pytest
+
+from logpolar import __version__
+from logpolar.datasets.building import in_batches, read_report, sift, split_images, versions, with_progress
+from logpolar.datasets.options import KeypointRules, SplitRules
+from logpolar.datasets.writing import CorrespondenceWriter, ImageRecord
+from logpolar.detection import SiftDetector
+from logpolar.errors import StorageError
+from logpolar.images import encode_gray
+from logpolar.keypoints import Keypoints
+
+NAMES = [f"deep/{number}.jpg" for number in range(40)] + ["ø.jpg"]
+
+
+class TestSplit:
+    @pytest.mark.parametrize("count", [0, 1, 2, 7, 41])
+    @pytest.mark.parametrize("share", [0, 0.1, 0.3, 0.7, 1])
+    def test_share_is_exact(self, count, share):
+        parts = split_images(NAMES[:count], SplitRules(validation=share))
+        assert list(parts) == NAMES[:count]
+        validating = sum(part == "validation" for part in parts.values())
+        assert validating == round(share * count)
+        assert sum(part == "train" for part in parts.values()) == count - validating
+
+    def test_is_the_same_in_every_run(self):
+        """Hashes of text differ from one Python process to the next; these must not."""
+        parts = split_images(["a.jpg", "b.jpg", "c.jpg", "d.jpg", "e.jpg"], SplitRules(validation=0.4, seed=3))
+        assert [name for name, part in parts.items() if part == "validation"] == ["c.jpg", "d.jpg"]
+
+    def test_seed_decides(self):
+        one, same, other = (split_images(NAMES, SplitRules(seed=seed)) for seed in (1, 1, 2))
+        assert one == same != other
+
+    def test_order_of_the_names_does_not_matter(self):
+        assert split_images(NAMES[::-1], SplitRules()) == split_images(NAMES, SplitRules())
+
+    def test_one_more_image_moves_at_most_one_other(self):
+        for count in range(1, len(NAMES)):
+            before, after = (split_images(NAMES[:number], SplitRules()) for number in (count, count + 1))
+            assert sum(after[name] != part for name, part in before.items()) <= 1
+
+    def test_a_larger_share_takes_more_of_the_same(self):
+        small, large = (
+            {name for name, part in split_images(NAMES, SplitRules(validation=share)).items() if part == "validation"}
+            for share in (0.2, 0.5)
+        )
+        assert small < large
+
+    def test_all_of_it_is_test_data_if_told(self):
+        assert split_images(NAMES, SplitRules(validation=0.5, test=True)) == dict.fromkeys(NAMES, "test")
+
+    def test_a_name_that_is_not_utf8_has_a_part_too(self):
+        """As files are called that were made under another encoding."""
+        assert len(split_images(["latin\udce9.png", "b.png"], SplitRules())) == 2
+
+
+class TestBatches:
+    def test_hold_so_many_and_the_last_what_is_left(self):
+        stored = []
+        in_batches(range(7), 3, stored.append)
+        assert stored == [[0, 1, 2], [3, 4, 5], [6]]
+
+    @pytest.mark.parametrize("count", [0, 6])
+    def test_are_never_empty(self, count):
+        stored = []
+        in_batches(range(count), 3, stored.append)
+        assert stored == [[0, 1, 2], [3, 4, 5]][: count // 3]
+
+    def test_are_stored_as_soon_as_they_are_full(self):
+        stored, seen = [], []
+
+        def items():
+            for item in range(4):
+                seen.append(len(stored))
+                yield item
+
+        in_batches(items(), 2, stored.append)
+        assert seen == [0, 0, 1, 1]
+
+    @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError, SystemExit])
+    def test_what_is_there_is_stored_when_the_items_stop_coming(self, error):
+        def items():
+            yield from range(5)
+            raise error("stop")
+
+        stored = []
+        with pytest.raises(error):
+            in_batches(items(), 3, stored.append)
+        assert stored == [[0, 1, 2], [3, 4]]
+
+    def test_a_batch_that_cannot_be_stored_is_not_tried_again(self):
+        tried = []
+
+        def store(batch):
+            tried.append(batch)
+            raise StorageError("disk full")
+
+        with pytest.raises(StorageError, match="disk full"):
+            in_batches(range(7), 3, store)
+        assert tried == [[0, 1, 2]]
+
+
+class TestProgress:
+    def test_items_come_through(self):
+        assert list(with_progress(iter("abc"), "letter", 5, 2, show=False)) == ["a", "b", "c"]
+
+    def test_is_for_terminals_and_for_those_who_ask(self, capsys, monkeypatch):
+        list(with_progress(range(3), "image", 5, 2, show=True))
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+        list(with_progress(range(3), "image", 5, 2, show=False))
+        assert capsys.readouterr() == ("", "")
+        list(with_progress(range(3), "image", 5, 2, show=True))
+        bar = capsys.readouterr().err
+        assert "image" in bar
+        assert "2/5" in bar
+        assert "5/5" in bar
+
+
+def test_report_is_what_the_finished_file_says(tmp_path):
+    image = ImageRecord(
+        "a", "train", (4, 3), Keypoints.from_points([[1, 1]]), encode_gray(np.zeros((3, 4), np.uint8), 100)
+    )
+    with CorrespondenceWriter(tmp_path / "f.h5", {}) as writer:
+        writer.add([image], [])
+        writer.finish({"left_out": {"b": "b: not an image"}})
+    report = read_report(tmp_path / "f.h5")
+    assert report.left_out == {"b": "b: not an image"}
+    assert (report.counts["images"], report.counts["keypoints"], report.counts["pairs"]) == (1, 1, 0)
+
+
+def test_sift_keeps_the_rules(gray):
+    assert sift(KeypointRules(30, 0.01)) == SiftDetector(30, 0.01)
+    assert len(sift(KeypointRules(max_keypoints=30))(gray)) == 30
+    faint, clear = (len(sift(KeypointRules(contrast=value))(gray[:200, :200])) for value in (0.01, 0.05))
+    assert clear < faint
+
+
+def test_versions_are_text_that_says_what_made_the_file():
+    found = versions()
+    assert json.loads(json.dumps(found)) == found
+    assert (found["logpolar"], found["python"]) == (__version__, platform.python_version())
+    assert (found["opencv"], found["h5py"], found["numpy"]) == (cv2.__version__, h5py.__version__, np.__version__)

@@ -1,0 +1,641 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import h5py
+import numpy as np
+import pytest
+
+from helpers import assert_same_content, content_of
+from logpolar.datasets import files, writing
+from logpolar.datasets.correspondences import PAIR_CAUSES, Correspondences
+from logpolar.datasets.files import CorrespondenceFile, ImageEntry
+from logpolar.datasets.writing import IMAGE_CAUSES, CorrespondenceWriter, ImageRecord, PairRecord
+from logpolar.errors import ImageError, StorageError
+from logpolar.extraction import Features
+from logpolar.images import encode_gray, to_bytes, to_gray
+from logpolar.keypoints import Keypoints
+from logpolar.storage import FeatureWriter
+
+SETTINGS = {"source": "tests", "rules": {"max_count": 40}}
+SUMMARY = {"left_out": {"c.jpg": "c.jpg: not an image"}, "versions": {"logpolar": "0"}}
+NAMES = ["a.png", "deep/er/b.png", "Ærøskøbing 日本.png"]
+
+
+def make_keypoints(count: int, seed: int = 0) -> Keypoints:
+    random = np.random.default_rng(seed)
+    return Keypoints.from_points(
+        random.uniform(1, 1000, (count, 2)),
+        np.exp(random.uniform(0, 4, count)),
+        random.uniform(1, 359, count),
+        random.uniform(0.01, 0.2, count),
+    )
+
+
+def make_image(name: str, count: int = 20, part: str = "train", seed: int = 0, **more) -> ImageRecord:
+    pixels = np.random.default_rng(seed).integers(0, 256, (30 + seed, 40), np.uint8)
+    size = pixels.shape[1], pixels.shape[0]
+    return ImageRecord(name, part, size, make_keypoints(count, seed), encode_gray(pixels, 100), **more)
+
+
+def make_pair(first: ImageRecord, second: ImageRecord, count: int = 7, seed: int = 0, **rejects: int) -> PairRecord:
+    random = np.random.default_rng(seed)
+    indices = np.stack([random.permutation(len(each.keypoints))[:count] for each in (first, second)], axis=1)
+    found = Correspondences(
+        first.keypoints[indices[:, 0]],
+        second.keypoints[indices[:, 1]],
+        indices.astype(np.int32),
+        random.normal(0, 2, (count, 2, 2)).astype(np.float32),
+        random.uniform(-1.5, 1.5, count).astype(np.float32),
+        random.uniform(-25, 25, count).astype(np.float32),
+    )
+    return PairRecord(first.name, second.name, found, rejects)
+
+
+def write(path: Path, images, pairs=(), settings=SETTINGS) -> None:
+    with CorrespondenceWriter(path, settings) as writer:
+        writer.add(images, pairs)
+
+
+def assert_same_keypoints(found: Keypoints, given: Keypoints) -> None:
+    """But for the rounding."""
+    np.testing.assert_allclose(found.xy, given.xy, rtol=0, atol=0.0051)
+    np.testing.assert_allclose(found.size, given.size, rtol=0, atol=0.0051)
+    np.testing.assert_allclose(found.angle, given.angle, rtol=0, atol=0.0051)
+    np.testing.assert_allclose(found.response, given.response, rtol=0, atol=5.1e-5)
+
+
+def assert_same_correspondences(found: Correspondences, given: Correspondences) -> None:
+    np.testing.assert_array_equal(found.indices, given.indices)
+    assert found.indices.dtype == np.int32
+    assert_same_keypoints(found.first, given.first)
+    assert_same_keypoints(found.second, given.second)
+    np.testing.assert_allclose(found.warp, given.warp, rtol=0, atol=5.1e-4)
+    np.testing.assert_allclose(found.log_scale_ratio, given.log_scale_ratio, rtol=0, atol=5.1e-4)
+    np.testing.assert_allclose(found.angle_residual, given.angle_residual, rtol=0, atol=0.0051)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "scene.h5"
+
+
+@pytest.fixture
+def scene(path):
+    """Three images, one for validation, and three pairs, one of them without correspondences."""
+    depth = np.where(np.arange(20) % 3 == 0, np.nan, np.linspace(1, 1e4, 20)).astype(np.float32)
+    picture = encode_gray(np.arange(6, dtype=np.uint8).reshape(2, 3), 100)
+    images = [
+        make_image(NAMES[0], 20, "train", 1, depth=depth, depth_picture=picture, rejects={"depth edge": 4}),
+        make_image(NAMES[1], 33, "train", 2, rejects={"no depth": 2, "depth edge": 1}),
+        make_image(NAMES[2], 11, "validation", 3),
+    ]
+    pairs = [
+        make_pair(images[0], images[1], 9, 4, occluded=5),
+        make_pair(images[2], images[0], 0, 5),
+        make_pair(images[1], images[0], 6, 6, **{"no keypoint near": 3, "occluded": 1}),
+    ]
+    with CorrespondenceWriter(path, SETTINGS) as writer:
+        writer.add(images, pairs)
+        writer.finish(SUMMARY)
+    return images, pairs
+
+
+class TestRoundTrip:
+    def test_table_of_images(self, scene, path):
+        with CorrespondenceFile(path) as file:
+            assert file.images == [ImageEntry(image.name, image.part, image.size) for image in scene[0]]
+            assert [entry.name for entry in file.images] == NAMES
+
+    def test_pixels(self, scene, path):
+        with CorrespondenceFile(path) as file:
+            for number in range(3):
+                seed = number + 1
+                expected = np.random.default_rng(seed).integers(0, 256, (30 + seed, 40), np.uint8)
+                np.testing.assert_array_equal(file.read_image(number), expected)
+
+    def test_keypoints(self, scene, path):
+        with CorrespondenceFile(path) as file:
+            for number, image in enumerate(scene[0]):
+                assert_same_keypoints(file.read_keypoints(number), image.keypoints)
+
+    def test_depth_is_exact_and_nan_where_unknown(self, scene, path):
+        with CorrespondenceFile(path) as file:
+            np.testing.assert_array_equal(file.read_depths(0), scene[0][0].depth)
+            assert np.isnan(file.read_depths(2)).tolist() == [True] * 11
+
+    def test_depth_picture(self, scene, path):
+        with CorrespondenceFile(path) as file:
+            assert file.read_depth_picture(0).tolist() == [[0, 1, 2], [3, 4, 5]]
+            assert file.read_depth_picture(1) is None
+
+    def test_correspondences(self, scene, path):
+        with CorrespondenceFile(path) as file:
+            assert len(file) == 3
+            for number, pair in enumerate(scene[1]):
+                assert_same_correspondences(file.read_correspondences(number), pair.found)
+
+    def test_a_pair_is_its_two_images_and_what_they_share(self, scene, path):
+        images, pairs = scene
+        with CorrespondenceFile(path) as file:
+            assert file.pair_images.tolist() == [[0, 1], [2, 0], [1, 0]]
+            for number, (first, second) in enumerate(file.pair_images.tolist()):
+                pair = file.read(number)
+                np.testing.assert_array_equal(pair.first, file.read_image(first))
+                np.testing.assert_array_equal(pair.second, file.read_image(second))
+                assert_same_keypoints(pair.first_keypoints, images[first].keypoints)
+                assert_same_keypoints(pair.second_keypoints, images[second].keypoints)
+                assert_same_correspondences(pair.correspondences, pairs[number].found)
+
+    def test_rejects_are_summed_in_the_order_of_the_checks(self, scene, path):
+        with CorrespondenceFile(path) as file:
+            rejects = file.rejects()
+        assert list(rejects) == [*IMAGE_CAUSES, *PAIR_CAUSES]
+        assert {cause: count for cause, count in rejects.items() if count} == {
+            "no depth": 2,
+            "depth edge": 5,
+            "no keypoint near": 3,
+            "occluded": 6,
+        }
+
+    def test_counts(self, scene, path):
+        with CorrespondenceFile(path) as file:
+            assert file.counts() == {
+                "images": 3,
+                "keypoints": 64,
+                "pairs": 3,
+                "pairs_with_correspondences": 2,
+                "correspondences": 15,
+            }
+
+    def test_settings_and_summary(self, scene, path):
+        with CorrespondenceFile(path) as file:
+            assert file.settings == SETTINGS
+            assert file.summary.items() >= SUMMARY.items()
+
+    def test_whole_columns(self, scene, path):
+        with CorrespondenceFile(path) as file:
+            ratios = np.concatenate([pair.found.log_scale_ratio for pair in scene[1]])
+            np.testing.assert_allclose(file.column("correspondences", "log_scale_ratio"), ratios, atol=5.1e-4)
+
+    def test_angles_stay_below_a_full_turn(self, path):
+        points = Keypoints.from_points([[5, 5]], angle=[359.998])
+        write(path, [replace(make_image("a"), keypoints=points)])
+        with CorrespondenceFile(path) as file:
+            assert 0 <= file.read_keypoints(0).angle[0] < 360
+
+    @pytest.mark.parametrize("units", [-1, 0, 1, 2])
+    def test_the_smallest_numbers_come_back(self, path, units):
+        """A unit of the last digit, also where it is the smallest of its chunk."""
+        image = make_image("a")
+        given = image.keypoints
+        given.xy[3] = 0.01 * units
+        given.size[3] = given.angle[3] = 0.01 * abs(units)
+        pair = make_pair(image, image, 20)
+        found = pair.found
+        for column, unit in ((found.warp, 0.001), (found.log_scale_ratio, 0.001), (found.angle_residual, 0.01)):
+            column[:] = np.abs(column) + 1
+            column[5] = unit * units
+        write(path, [image], [pair])
+        with CorrespondenceFile(path) as file:
+            assert_same_keypoints(file.read_keypoints(0), given)
+            assert_same_correspondences(file.read_correspondences(0), found)
+
+    def test_whatever_is_far_from_the_usual_comes_back(self, path):
+        """A place outside the image, a huge size, a warp near the horizon: next to usual ones, in one chunk."""
+        points = Keypoints.from_points([[-3.25, 9999.5], [12.34, 5.67]], size=[1e5, 1.5], angle=[0, 90])
+        image = replace(make_image("a"), keypoints=points)
+        pair = make_pair(image, image, 2)
+        pair.found.warp[0] = [[2e6, -2e6], [1e6, 1e5]]
+        write(path, [image], [pair])
+        with CorrespondenceFile(path) as file:
+            np.testing.assert_allclose(file.read_keypoints(0).table, points.table, rtol=1e-6, atol=0.0051)
+            np.testing.assert_allclose(file.read_correspondences(0).warp, pair.found.warp, rtol=1e-6, atol=5.1e-4)
+
+
+class TestAccess:
+    def test_pairs_by_part(self, scene, path):
+        with CorrespondenceFile(path) as file:
+            assert file.pairs() == [0, 1, 2]
+            assert file.pairs("train") == [0, 2]
+            assert file.pairs("validation") == [1]
+            assert file.pairs("test") == []
+            with pytest.raises(ValueError, match="train, validation, test, not training"):
+                file.pairs("training")
+
+    def test_order_does_not_matter(self, path):
+        images = [make_image(f"{n}", 10 + n, seed=n) for n in range(8)]
+        pairs = [make_pair(images[n], images[(3 * n + 1) % 8], n, n) for n in range(8)]
+        write(path, images, pairs)
+        with CorrespondenceFile(path) as file:
+            for number in [5, 0, 7, 7, 3, 1, 6, 2, 4, 0]:
+                pair = file.read(number)
+                assert_same_correspondences(pair.correspondences, pairs[number].found)
+                assert_same_keypoints(pair.second_keypoints, images[(3 * number + 1) % 8].keypoints)
+                assert pair.first.shape == (30 + number, 40)
+
+    def test_reading_a_pair_touches_its_rows_alone(self, path, monkeypatch):
+        images = [make_image(f"{n}", 50, seed=n) for n in range(6)]
+        pairs = [make_pair(images[n], images[n + 1], 10 + n, n) for n in range(5)]
+        write(path, images, pairs)
+        touched, original = [], h5py.Dataset.__getitem__
+
+        def note(self, key, *rest):
+            touched.append((self.name, key))
+            return original(self, key, *rest)
+
+        with CorrespondenceFile(path) as file:
+            monkeypatch.setattr(h5py.Dataset, "__getitem__", note)
+            file.read(4)
+        ends = np.cumsum([len(image.data) for image in images]).tolist()
+        rows = {"keypoints": {(200, 250), (250, 300)}, "correspondences": {(46, 60)}}
+        expected = {f"/{table}/{name}": ranges for table, ranges in rows.items() for name in writing._COLUMNS[table]}
+        del expected["/keypoints/depth"]  # is read by itself
+        expected["/bytes"] = {(ends[3], ends[4]), (ends[4], ends[5])}
+        found: dict[str, set] = {}
+        for name, key in touched:
+            found.setdefault(name, set()).add((key.start, key.stop))
+        assert found == expected
+        assert len(touched) == sum(len(ranges) for ranges in expected.values())
+
+    def test_an_image_is_decoded_once_for_a_run_of_its_pairs(self, path, monkeypatch):
+        images = [make_image(f"{n}", seed=n) for n in range(5)]
+        write(path, images, [make_pair(images[0], images[n]) for n in range(1, 5)])
+        decoded, original = [], files.decode_gray
+
+        def note(data):
+            decoded.append(len(data))
+            return original(data)
+
+        monkeypatch.setattr(files, "decode_gray", note)
+        with CorrespondenceFile(path) as file:
+            for number in file.pairs():
+                file.read(number)
+        assert sorted(decoded) == sorted(len(image.data) for image in images)
+
+    def test_a_pair_without_correspondences(self, path):
+        images = [make_image("a"), make_image("b", seed=1)]
+        write(path, images, [make_pair(*images, 0)])
+        with CorrespondenceFile(path) as file:
+            found = file.read(0).correspondences
+            assert len(found) == 0
+            assert (found.indices.shape, found.warp.shape, found.zoom.shape) == ((0, 2), (0, 2, 2), (0,))
+            assert file.counts()["pairs_with_correspondences"] == 0
+
+    def test_an_image_without_keypoints(self, path):
+        images = [make_image("a"), make_image("b", 0, seed=1), make_image("c", seed=2)]
+        write(path, images, [make_pair(images[0], images[1], 0), make_pair(images[2], images[0], 3)])
+        with CorrespondenceFile(path) as file:
+            assert len(file.read_keypoints(1)) == 0
+            assert file.read_depths(1).shape == (0,)
+            assert len(file.read(0).second_keypoints) == 0
+            assert_same_keypoints(file.read_keypoints(2), images[2].keypoints)
+
+    def test_nothing_at_all(self, path):
+        write(path, [])
+        with CorrespondenceFile(path) as file:
+            assert (len(file), file.pairs(), file.images) == (0, [], [])
+            assert set(file.counts().values()) == {0}
+            assert set(file.rejects().values()) == {0}
+
+
+class TestImagesByPath:
+    @pytest.fixture
+    def elsewhere(self, tmp_path, photo, monkeypatch):
+        """A file in one folder, its image in another, and the process in a third."""
+        for name in ("data", "pictures", "work/deep"):
+            (tmp_path / name).mkdir(parents=True)
+        monkeypatch.chdir(tmp_path / "work" / "deep")
+        cv2.imwrite(str(tmp_path / "pictures" / "æ.png"), photo[:60, :80])
+        return tmp_path / "data" / "scene.h5"
+
+    def record(self, size: tuple[int, int]) -> ImageRecord:
+        return replace(make_image("æ.png"), size=size, data=b"", path="../pictures/æ.png")
+
+    def test_are_read_from_beside_the_file(self, elsewhere, photo):
+        write(elsewhere, [make_image("first"), self.record((80, 60))])
+        with CorrespondenceFile(elsewhere) as file:
+            np.testing.assert_array_equal(file.read_image(1), to_bytes(to_gray(photo[:60, :80])))
+
+    def test_are_reduced_to_the_size_that_keypoints_are_in(self, elsewhere):
+        write(elsewhere, [self.record((40, 30))])
+        with CorrespondenceFile(elsewhere) as file:
+            assert file.read_image(0).shape == (30, 40)
+
+    def test_are_named_if_they_are_gone(self, elsewhere):
+        write(elsewhere, [self.record((80, 60))])
+        (elsewhere.parent / "../pictures/æ.png").unlink()
+        with CorrespondenceFile(elsewhere) as file, pytest.raises(ImageError, match=r"pictures/æ\.png: no such file"):
+            file.read_image(0)
+
+
+class TestWriting:
+    def test_many_small_additions_make_one_large_one(self, tmp_path):
+        """Each comes with the smallest values so far, from which HDF5 counts when it packs a chunk anew."""
+        images, pairs = [], []
+        for seed in range(40):
+            image = make_image(f"{seed}", 5, seed=seed)
+            lower = image.keypoints.table - np.float32(20.123 * seed)
+            points = Keypoints(lower[:, :2], image.keypoints.size, image.keypoints.angle, image.keypoints.response)
+            images.append(replace(image, keypoints=points))
+            pairs.append(make_pair(images[seed // 2], images[seed], 5, seed))
+            pairs[-1].found.warp[:] -= 10 + 0.777 * seed
+            pairs[-1].found.log_scale_ratio[:] -= 2 + 0.01 * seed  # away from 0, of which there is a test below
+            pairs[-1].found.angle_residual[:] -= 30 + 0.1 * seed
+        write(tmp_path / "large.h5", images, pairs)
+        with CorrespondenceWriter(tmp_path / "small.h5", SETTINGS) as writer:
+            for image, pair in zip(images, pairs, strict=True):
+                writer.add([image], [])
+                writer.add([], [pair])
+        assert_same_content(tmp_path / "large.h5", tmp_path / "small.h5")
+        with CorrespondenceFile(tmp_path / "small.h5") as file:
+            for number, (image, pair) in enumerate(zip(images, pairs, strict=True)):
+                assert_same_keypoints(file.read_keypoints(number), image.keypoints)
+                assert_same_correspondences(file.read_correspondences(number), pair.found)
+
+    def test_the_smallest_numbers_survive_many_additions(self, path):
+        """0.001 must not become 0, whatever comes after it."""
+        image = make_image("a")
+        given = []
+        with CorrespondenceWriter(path, SETTINGS) as writer:
+            writer.add([image], [])
+            for seed in range(10):
+                pair = make_pair(image, image, 5, seed)
+                pair.found.log_scale_ratio[:2] = 0.001, -0.001
+                pair.found.angle_residual[:2] = 0.01, -0.01
+                given.append(pair.found)
+                writer.add([], [pair])
+        with CorrespondenceFile(path) as file:
+            for number, found in enumerate(given):
+                assert_same_correspondences(file.read_correspondences(number), found)
+
+    def test_more_than_a_chunk(self, path):
+        images = [make_image("a", 5000), make_image("b", 3000, seed=1), make_image("c", 200, seed=2)]
+        pairs = [make_pair(images[0], images[1], 2500), make_pair(images[1], images[2], 150)]
+        write(path, images[:2], pairs[:1])
+        write(path, images[2:], pairs[1:])
+        with CorrespondenceFile(path) as file:
+            for number in (0, 1):
+                assert_same_correspondences(file.read_correspondences(number), pairs[number].found)
+
+    def test_is_incomplete_until_it_is_finished(self, path):
+        with CorrespondenceWriter(path, SETTINGS) as writer:
+            for state in (False, True):
+                assert writer.complete is state
+                with CorrespondenceFile(path) as file:
+                    assert file.complete is state
+                    assert file.summary.get("left_out") == (SUMMARY["left_out"] if state else None)
+                writer.finish(SUMMARY)
+        assert CorrespondenceWriter(path, SETTINGS).complete is True
+
+    def test_is_continued_where_it_stopped(self, path):
+        images = [make_image(name, seed=n) for n, name in enumerate(NAMES)]
+        write(path, images[:2], [make_pair(images[0], images[1])])
+        with CorrespondenceWriter(path, SETTINGS) as writer:
+            assert writer.images == {NAMES[0]: 0, NAMES[1]: 1}
+            assert writer.pairs == {(NAMES[0], NAMES[1])}
+            assert writer.complete is False
+            writer.add(images[2:], [make_pair(images[2], images[1], 4, 9)])
+            assert writer.images == {name: number for number, name in enumerate(NAMES)}
+            assert writer.pairs == {(NAMES[0], NAMES[1]), (NAMES[2], NAMES[1])}
+        with CorrespondenceFile(path) as file:
+            assert file.pair_images.tolist() == [[0, 1], [2, 1]]
+            assert_same_correspondences(file.read_correspondences(1), make_pair(images[2], images[1], 4, 9).found)
+
+    def test_a_new_file_has_nothing_to_continue(self, path):
+        with CorrespondenceWriter(path, SETTINGS) as writer:
+            assert (writer.images, writer.pairs, writer.complete) == ({}, set(), False)
+
+    def test_overwriting_forgets_what_was_there(self, scene, path):
+        with CorrespondenceWriter(path, {"source": "else"}, overwrite=True) as writer:
+            assert (writer.images, writer.pairs, writer.complete) == ({}, set(), False)
+
+    def test_two_at_a_time_are_refused(self, path):
+        with CorrespondenceWriter(path, SETTINGS), pytest.raises(StorageError, match="another process is writing"):
+            CorrespondenceWriter(path, SETTINGS)
+
+    def test_nothing_in_the_file_needs_python_to_read_it(self, scene, path):
+        """Numbers and UTF-8 text, no pickled objects."""
+        kinds: dict[str, np.dtype] = {}
+
+        def visit(name, item):
+            kinds.update({f"{name}@{key}": item.attrs.get_id(key).dtype for key in item.attrs})
+            if isinstance(item, h5py.Dataset):
+                kinds[name] = item.dtype
+
+        with h5py.File(path) as file:
+            visit("", file)
+            file.visititems(visit)
+        assert len(kinds) > 20
+        for name, kind in kinds.items():
+            text = h5py.check_string_dtype(kind)
+            assert kind.kind in "iufb" or (text is not None and text.encoding == "utf-8"), name
+
+    def test_positions_take_few_bytes(self, path):
+        """What rounding and packing are for: 3 of the 8 bytes that float32 takes, within 1000 px."""
+        write(path, [make_image("a", 4096)])
+        with h5py.File(path) as file:
+            assert file["keypoints/xy"].id.get_storage_size() < 4.5 * 4096
+
+
+class Killed(BaseException):
+    """Stands for the process being killed: nothing after it runs, no clean-up either."""
+
+
+@pytest.mark.parametrize("step", ["_append_images", "_append_pairs"])
+def test_killed_in_the_middle_of_an_addition_the_file_is_as_before(path, monkeypatch, step):
+    images = [make_image(name, seed=n) for n, name in enumerate(NAMES)]
+    pairs = [make_pair(images[0], images[1]), make_pair(images[2], images[0], 5, 1)]
+    writer = CorrespondenceWriter(path, SETTINGS).__enter__()
+    writer.add(images[:2], pairs[:1])
+    before = content_of(path)
+    original = getattr(writing, step)
+
+    def die(*arguments):
+        original(*arguments)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writing, step, die)
+        with pytest.raises(Killed):
+            writer.add(images[2:], pairs[1:])
+    writer._lock._file.close()  # what the system does for a dead process
+
+    after = content_of(path)
+    assert before.keys() == after.keys()
+    for name in before:
+        np.testing.assert_array_equal(after[name], before[name])
+    with CorrespondenceWriter(path, SETTINGS) as again:
+        assert list(again.images) == NAMES[:2]
+        again.add(images[2:], pairs[1:])
+    with CorrespondenceFile(path) as file:
+        assert [entry.name for entry in file.images] == NAMES
+        assert file.counts()["correspondences"] == 12
+        for number in (0, 1):
+            assert_same_correspondences(file.read_correspondences(number), pairs[number].found)
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+def test_an_addition_that_is_refused_does_not_spoil_the_next(path):
+    images = [make_image(name, seed=n) for n, name in enumerate(NAMES)]
+    with CorrespondenceWriter(path, SETTINGS) as writer:
+        writer.add(images[:1], [])
+        with pytest.raises(KeyError):
+            writer.add(images[1:], [make_pair(images[0], replace(images[1], name="nowhere"))])
+        writer.add(images[1:], [make_pair(images[0], images[2])])
+    with CorrespondenceFile(path) as file:
+        assert [entry.name for entry in file.images] == NAMES
+        assert file.pair_images.tolist() == [[0, 2]]
+        assert len(file.column("correspondences", "log_scale_ratio")) == 7
+
+
+def test_a_start_that_fails_leaves_nothing(path, monkeypatch):
+    def full(file):
+        raise OSError(28, "No space left on device")
+
+    writer = CorrespondenceWriter(path, SETTINGS)
+    with monkeypatch.context() as patch:
+        patch.setattr(writing, "_create_tables", full)
+        with pytest.raises(StorageError, match="cannot be written"):
+            writer.__enter__()
+    assert list(path.parent.iterdir()) == []
+    write(path, [make_image("a")])
+
+
+def read_everything(path: Path) -> None:
+    with CorrespondenceFile(path) as file:
+        file.counts()
+        file.rejects()
+        file.column("correspondences", "log_scale_ratio")
+        for number in file.pairs():
+            file.read(number)
+        for number in range(len(file.images)):
+            file.read_depths(number)
+            file.read_depth_picture(number)
+
+
+def overwrite_chunk(path: Path, name: str) -> None:
+    """Fill the first stored chunk of a dataset with nonsense."""
+    with h5py.File(path) as file:
+        chunk = file[name].id.get_chunk_info(0)
+    data = bytearray(path.read_bytes())
+    data[chunk.byte_offset : chunk.byte_offset + chunk.size] = b"\xa5" * chunk.size
+    path.write_bytes(data)
+
+
+class TestRefused:
+    def test_a_file_that_is_not_there(self, path):
+        with pytest.raises(StorageError, match=r"scene\.h5: no such file"):
+            CorrespondenceFile(path)
+
+    @pytest.mark.parametrize("content", [b"", b"these are words"])
+    def test_what_is_no_hdf5(self, path, content):
+        path.write_bytes(content)
+        with pytest.raises(StorageError, match="not an HDF5 file"):
+            CorrespondenceFile(path)
+
+    def test_a_feature_file(self, path):
+        with FeatureWriter(path, SETTINGS) as writer:
+            writer.add("a.png", Features(make_keypoints(3), np.zeros((3, 128), np.float32), (40, 30)))
+        with pytest.raises(StorageError, match="not a logpolar correspondence file"):
+            CorrespondenceFile(path)
+        for overwrite in (False, True):
+            with pytest.raises(StorageError, match="not a logpolar correspondence file"):
+                CorrespondenceWriter(path, SETTINGS, overwrite)
+
+    def test_another_version(self, scene, path):
+        with h5py.File(path, "a") as file:
+            file.attrs["version"] = 2
+        with pytest.raises(StorageError, match="correspondence file version 2, but this logpolar reads version 1"):
+            CorrespondenceFile(path)
+
+    @pytest.mark.parametrize("share", [0.01, 0.5, 0.99])
+    def test_a_truncated_file(self, scene, path, share):
+        data = path.read_bytes()
+        path.write_bytes(data[: int(share * len(data))])
+        with pytest.raises(StorageError, match=r"scene\.h5.*damaged"):
+            CorrespondenceFile(path)
+
+    @pytest.mark.parametrize("missing", ["complete", "settings"])
+    def test_a_header_with_a_gap(self, scene, path, missing):
+        with h5py.File(path, "a") as file:
+            del file.attrs[missing]
+        with pytest.raises(StorageError, match="this correspondence file is damaged"):
+            CorrespondenceFile(path)
+
+    @pytest.mark.parametrize(
+        "missing",
+        [
+            "summary",
+            "images",
+            "images/name",
+            "images/keypoints",
+            "pairs",
+            "pairs/images",
+            "bytes",
+            "images/rejects",
+            "pairs/rejects",
+            "keypoints",
+            "keypoints/xy",
+            "keypoints/depth",
+            "correspondences",
+            "correspondences/keypoints",
+            "correspondences/log_scale_ratio",
+        ],
+    )
+    def test_a_missing_table_or_column(self, scene, path, missing):
+        with h5py.File(path, "a") as file:
+            del file[missing]
+        with pytest.raises(StorageError, match=r"scene\.h5.*damaged"):
+            read_everything(path)
+
+    def test_a_part_that_does_not_exist(self, scene, path):
+        with h5py.File(path, "a") as file:
+            file["images/part"][1] = 7
+        with pytest.raises(StorageError, match="damaged"):
+            CorrespondenceFile(path)
+
+    def test_damage_in_a_table(self, scene, path):
+        overwrite_chunk(path, "keypoints/depth")
+        with CorrespondenceFile(path) as file:
+            file.read(0)
+            with pytest.raises(StorageError, match=r"scene\.h5.*damaged \(keypoints/depth\)"):
+                file.read_depths(0)
+
+    def test_damage_in_an_image(self, scene, path):
+        """The checksum tells, whatever a decoder would make of it."""
+        data = bytearray(path.read_bytes())
+        place = data.index(scene[0][1].data) + len(scene[0][1].data) // 2
+        data[place : place + 8] = bytes(255 - value for value in data[place : place + 8])
+        path.write_bytes(data)
+        with CorrespondenceFile(path) as file:
+            file.read_keypoints(0)
+            with pytest.raises(StorageError, match=r"scene\.h5.*damaged \(bytes\)"):
+                file.read(0)
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "correspondences/keypoints",
+            "correspondences/warp",
+            "pairs/correspondences",
+            "images/data",
+            "pairs/rejects",
+            "images/rejects",
+        ],
+    )
+    def test_damage_in_any_table_is_no_other_error(self, scene, path, name):
+        """Whatever is damaged, it does not end in a traceback."""
+        overwrite_chunk(path, name)
+        try:
+            read_everything(path)
+        except StorageError as error:
+            assert "scene.h5" in str(error)
+
+    def test_correspondences_of_keypoints_that_are_not_there(self, scene, path):
+        with h5py.File(path, "a") as file:
+            file["correspondences/keypoints"][0] = [5000, 0]
+        with CorrespondenceFile(path) as file, pytest.raises(StorageError, match="pair 0 names keypoints"):
+            file.read(0)

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import cv2
+import pytest
+
+from logpolar.errors import LogpolarError
+from logpolar.parallel import in_processes
+
+PATIENCE = 30  # seconds after which a test that waits for another process gives up
+
+
+def slow_at_first(task: int) -> int:
+    """The square; every fourth takes longer than those after it."""
+    time.sleep(0.05 if task % 4 == 0 else 0)
+    return task**2
+
+
+def refuse_five(task: int) -> int:
+    if task == 5:
+        raise ValueError(f"number {task} is odd")
+    return -task
+
+
+def die_at_five(task: int) -> int:
+    if task == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return -task
+
+
+def process_of(task: int) -> int:
+    time.sleep(0.01)
+    return os.getpid()
+
+
+started: list[str] = []
+
+
+def start(*words: str) -> None:
+    started.extend(words)
+
+
+def look_around(task: int) -> dict[str, object]:
+    return {
+        "process": os.getpid(),
+        "started": list(started),
+        "threads": cv2.getNumThreads(),
+        "ignores Ctrl-C": signal.getsignal(signal.SIGINT) == signal.SIG_IGN,
+    }
+
+
+@pytest.fixture
+def ctrl_c_counts():
+    """Also where the tests run in the background, and shells turn it off."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+class TestResults:
+    @pytest.mark.parametrize("jobs", [1, 2, 3])
+    def test_come_in_the_order_of_the_tasks(self, jobs):
+        assert list(in_processes(slow_at_first, range(20), jobs)) == [(task, task**2) for task in range(20)]
+
+    @pytest.mark.parametrize("jobs", [1, 2])
+    def test_of_fewer_tasks_than_processes(self, jobs):
+        assert list(in_processes(abs, [-7], jobs)) == [(-7, 7)]
+
+    @pytest.mark.parametrize("jobs", [1, 2])
+    def test_of_nothing(self, jobs):
+        assert list(in_processes(abs, [], jobs)) == []
+
+
+class TestErrors:
+    @pytest.mark.parametrize("jobs", [1, 2])
+    def test_of_the_work_reach_the_caller_after_the_results_before(self, jobs):
+        seen = []
+        with pytest.raises(ValueError, match="number 5 is odd"):
+            for task, result in in_processes(refuse_five, range(40), jobs):
+                seen.append((task, result))
+        assert seen == [(task, -task) for task in range(5)]
+
+    @pytest.mark.parametrize("jobs", [1, 2])
+    def test_of_the_tasks_reach_the_caller(self, jobs):
+        def tasks():
+            yield -1
+            raise KeyError("no more")
+
+        with pytest.raises(KeyError, match="no more"):
+            list(in_processes(abs, tasks(), jobs))
+
+    def test_a_killed_worker_is_an_error_in_words(self):
+        with pytest.raises(LogpolarError, match=r"worker process was killed.*fewer jobs"):
+            list(in_processes(die_at_five, range(40), 2))
+
+
+class TestQueue:
+    @pytest.mark.parametrize(("jobs", "most"), [(1, 1), (2, 8)])
+    def test_is_short(self, jobs, most):
+        """There is no end to the tasks; only so many are taken before their results are."""
+        taken = []
+
+        def tasks():
+            for task in itertools.count():
+                taken.append(task)
+                yield task
+
+        results = in_processes(abs, tasks(), jobs)
+        for done, _ in enumerate(itertools.islice(results, 30)):
+            assert len(taken) - done <= most
+        results.close()
+
+    def test_is_dropped_by_who_stops_early_and_no_process_remains(self):
+        results = in_processes(process_of, range(10**6), 2)
+        workers = {process for _, process in itertools.islice(results, 20)}
+        assert workers
+        assert all(map(is_running, workers))
+        results.close()
+        assert not any(map(is_running, workers))
+
+
+class TestProcesses:
+    def test_are_started_as_told_and_leave_ctrl_c_to_the_caller(self, ctrl_c_counts):
+        found = [seen for _, seen in in_processes(look_around, range(8), 2, start, ("one", "two"))]
+        for seen in found:
+            assert seen.pop("process") != os.getpid()
+            assert seen == {
+                "started": ["one", "two"],
+                "threads": max(os.cpu_count() // 2, 1),
+                "ignores Ctrl-C": True,
+            }
+
+    def test_one_job_is_done_here_and_changes_nothing(self):
+        before = look_around(0)
+        assert [seen for _, seen in in_processes(look_around, [0], 1, start, ("one",))] == [before]
+        assert before["started"] == []
+
+    def test_end_with_a_caller_that_is_killed(self):
+        """They hold the pipe too: it ends when the last of them does. Their work would take ten minutes."""
+        program = (
+            "import time; from logpolar.parallel import in_processes\n"
+            "for task, _ in in_processes(time.sleep, [0, *[600] * 99], 2): print('under way', flush=True)"
+        )
+        caller = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, start_new_session=True)
+        try:
+            assert caller.stdout.readline() == b"under way\n"
+            caller.kill()
+            assert caller.communicate(timeout=PATIENCE)[0] == b""
+            assert caller.returncode == -signal.SIGKILL
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(caller.pid, signal.SIGKILL)
