@@ -8,7 +8,8 @@ from click.testing import CliRunner
 
 from logpolar.cli import main
 from logpolar.cli.settings import make_settings, settings_options
-from logpolar.datasets.options import PhotoOptions, SceneOptions, setting
+from logpolar.datasets.options import PhotoOptions, SceneOptions
+from logpolar.settings import setting
 
 KINDS = {"colmap": SceneOptions, "homographies": PhotoOptions}
 

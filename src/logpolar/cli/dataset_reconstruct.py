@@ -10,9 +10,8 @@ from typing import Any
 import click
 
 from logpolar.cli.options import continuing
-from logpolar.colmap.reconstruction import MATCHERS, ReconstructionOptions, ReconstructionReport
-
-_DEFAULTS = ReconstructionOptions()
+from logpolar.cli.settings import make_settings, settings_options
+from logpolar.colmap.reconstruction import ReconstructionOptions, ReconstructionReport
 
 
 @click.command(
@@ -21,40 +20,7 @@ _DEFAULTS = ReconstructionOptions()
 )
 @click.argument("photos", nargs=-1, required=True, metavar="PHOTOS...")
 @click.argument("workspace", type=click.Path(path_type=Path))
-@click.option(
-    "--max-image-size",
-    type=click.IntRange(min=64),
-    default=_DEFAULTS.max_image_size,
-    show_default=True,
-    help="Features are found in photos reduced to this many pixels on the longer side.",
-)
-@click.option(
-    "--dense-image-size",
-    type=click.IntRange(min=64),
-    default=_DEFAULTS.dense_image_size,
-    show_default=True,
-    help="Longer side of the undistorted images and of the depth maps.",
-)
-@click.option(
-    "--matcher",
-    type=click.Choice(MATCHERS),
-    default=_DEFAULTS.matcher,
-    show_default=True,
-    help="Every photo with every other, or, for the frames of a video, each with some of the next by name.",
-)
-@click.option(
-    "--single-camera", is_flag=True, help="All photos are by one camera at one zoom; otherwise EXIF tells which share."
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=_DEFAULTS.seed,
-    show_default=True,
-    help="With --threads 1, a run is repeated exactly.",
-)
-@click.option(
-    "--threads", type=click.IntRange(min=0), default=_DEFAULTS.threads, show_default="all cores", help="0 is all cores."
-)
+@settings_options(ReconstructionOptions)
 @click.option("--overwrite", is_flag=True, help="Start anew; removes from WORKSPACE only what this command has made.")
 def reconstruct(photos: tuple[str, ...], workspace: Path, overwrite: bool, **settings: Any) -> None:
     """Reconstruct photos of one place (files, folders, globs) with pycolmap, for `logpolar dataset colmap`.
@@ -66,7 +32,9 @@ def reconstruct(photos: tuple[str, ...], workspace: Path, overwrite: bool, **set
     from logpolar.colmap.reconstruction import reconstruct as run
 
     with continuing(workspace):
-        report = run(photos, workspace, ReconstructionOptions(**settings), overwrite, progress=True, say=click.echo)
+        report = run(
+            photos, workspace, make_settings(ReconstructionOptions, settings), overwrite, progress=True, say=click.echo
+        )
     _tell(workspace, report)
     if report.left_out:
         sys.exit(1)

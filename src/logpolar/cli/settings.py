@@ -49,7 +49,8 @@ def _settings(settings: Any) -> Iterator[tuple[Field[Any], Any]]:
 
 def _option(each: Field[Any], default: Any) -> Callable[[Command], Command]:
     name, low, high = each.name.replace("_", "-"), each.metadata["low"], each.metadata["high"]
-    kinds: dict[type, Any] = {bool: None, int: click.IntRange(low, high), float: Number(low, high)}
+    choices = click.Choice(each.metadata["choices"] or ())
+    kinds: dict[type, Any] = {bool: None, int: click.IntRange(low, high), float: Number(low, high), str: choices}
     flags = f"--{name}/--no-{name}" if default is True else f"--{name}"
     return click.option(
         flags,

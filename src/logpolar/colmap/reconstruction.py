@@ -30,6 +30,7 @@ from logpolar.colmap.reconstruction_record import (
     stderr_into,
 )
 from logpolar.errors import ImageError, LogpolarError, MissingExtraError
+from logpolar.settings import setting
 
 Matcher = Literal["exhaustive", "sequential"]
 MATCHERS: tuple[Matcher, ...] = get_args(Matcher)
@@ -46,18 +47,16 @@ class ReconstructionError(LogpolarError):
 class ReconstructionOptions:
     """How photos become a dense workspace."""
 
-    max_image_size: int = 1600
-    """Features are found in photos reduced to this many pixels on the longer side."""
-    dense_image_size: int = 1024
-    """Longer side of the undistorted images, and so of the depth maps."""
-    matcher: Matcher = "exhaustive"
-    """Every photo with every other, or, for the frames of a video, each with those 1, 2, 4, 8, ... further by name."""
-    single_camera: bool = False
-    """All photos are by one camera at one zoom; otherwise EXIF tells which photos share one."""
-    seed: int = 0
-    """Of all that COLMAP leaves to chance; only with one thread is a run repeated exactly."""
-    threads: int = 0
-    """0 takes all cores. A run may be continued with another number."""
+    max_image_size: int = setting(1600, "Features are found in photos reduced to this longer side, in pixels.", 64)
+    dense_image_size: int = setting(1024, "Longer side of the undistorted images, and so of the depth maps.", 64)
+    matcher: Matcher = setting(  # noqa: RUF009 - it makes a field
+        "exhaustive",
+        "Every photo with every other, or, for the frames of a video, with those 1, 2, 4, 8, ... further by name.",
+        choices=MATCHERS,
+    )
+    single_camera: bool = setting(False, "All photos are by one camera at one zoom; otherwise EXIF tells who shares.")
+    seed: int = setting(0, "Of all that COLMAP leaves to chance; only one thread repeats a run exactly.", 0)
+    threads: int = setting(0, "0 takes all cores. A run may be continued with another number.", 0)
 
     def __post_init__(self) -> None:
         if self.matcher not in MATCHERS:

@@ -6,12 +6,8 @@ Nothing heavy is imported here, so that the command line can list its options qu
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
-
-def setting(default: Any, help: str, low: float | None = None, high: float | None = None) -> Any:
-    """A field of a settings class: its default, what it means, and the least and the most it may be."""
-    return field(default=default, metadata={"help": help, "low": low, "high": high})
+from logpolar.settings import setting
 
 
 @dataclass(frozen=True)
