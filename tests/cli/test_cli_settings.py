@@ -46,7 +46,9 @@ def field_of(name: str, place: tuple[str, ...]):
 
 def parse(name: str, *arguments: object) -> dict[str, object]:
     """Values of all parameters, without running the command."""
-    return command_of(name).make_context(name, ["input", "-o", "out.h5", *map(str, arguments)]).params
+    parent = click.Context(main, **main.context_settings)  # a command remembers the first parent's names of --help
+    arguments = ["input", "-o", "out.h5", *map(str, arguments)]
+    return command_of(name).make_context(name, arguments, parent=parent).params
 
 
 def flag_of(place: tuple[str, ...]) -> str:
