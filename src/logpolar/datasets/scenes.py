@@ -79,12 +79,12 @@ def build_scene(
             _load.cache_clear()  # of views in a scratch folder of the same name
             tasks = _view_tasks(scene, shared, parts, options, writer, scratch)
             left_out = scene.left_out | _prepare_views(tasks, len(names), writer, jobs, progress)
-            if len(writer.images) < 2:
+            usable = [pair for pair in pairs if all(names[view] in writer.images for view in pair.views)]
+            if not usable:
                 writer.path.unlink()
                 shutil.rmtree(scratch)
                 reason = next(iter(left_out.values()))
-                raise StorageError(f"{scene.folder}: fewer than two images can be used; {reason}")
-            usable = [pair for pair in pairs if all(names[view] in writer.images for view in pair.views)]
+                raise StorageError(f"{scene.folder}: no two images that can be used overlap enough; {reason}")
             rejects["image left out"] = len(pairs) - len(usable)
             _link_views(names, usable, options, writer, scratch, jobs, progress)
             writer.finish({"image_pairs_rejected": rejects, "left_out": left_out, "versions": versions()})
