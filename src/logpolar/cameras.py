@@ -36,6 +36,11 @@ class Camera:
         return (seen @ self.matrix.T)[:, :2] / seen[:, 2:], seen[:, 2]
 
     @property
+    def pose(self) -> Matrix:
+        """(3, 4): rotation and translation side by side."""
+        return np.concatenate([self.rotation, self.translation[:, None]], axis=1)
+
+    @property
     def centre(self) -> Matrix:
         return np.asarray(-self.rotation.T @ self.translation)
 

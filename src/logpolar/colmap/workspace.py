@@ -120,6 +120,8 @@ def _read_camera(camera: Any, image: Any) -> Camera:
     pose = np.array(image.cam_from_world().matrix(), np.float64)
     if not (np.isfinite(matrix).all() and np.isfinite(pose).all() and matrix[0, 0] > 0 and matrix[1, 1] > 0):
         raise StorageError(f"{image.name}: its pose or camera in the sparse model is not finite")
+    if not np.allclose(pose[:, :3] @ pose[:, :3].T, np.eye(3), atol=1e-6):
+        raise StorageError(f"{image.name}: its pose in the sparse model is not a rotation")
     return Camera(camera.width, camera.height, matrix, pose[:, :3], pose[:, 3])
 
 

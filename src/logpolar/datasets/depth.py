@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,6 +21,9 @@ _GRID = np.array([(x, y) for y in range(-2, 3) for x in range(-2, 3)])
 
 _MIN_SAMPLES = 13
 """Of these, with known depth."""
+
+_LEAST_ROUGHNESS = 0.001
+"""Of the inverse depth; less is not told from rounding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,8 +78,7 @@ def confirmed_inverse_depth(
         there_x, there_y, there_depth = Transfer.between(camera, other_camera)(x, y, depth)
         ahead = (depth > 0) & (there_depth > 0)
         there_x, there_y = np.where(ahead, there_x, -1), np.where(ahead, there_y, -1)
-        # Nearest, not linear: a mean across a depth edge is a depth that no surface has.
-        found = nearest(other_depth, there_x, there_y)
+        found = invert(_interpolate(invert(other_depth), there_x, there_y))
         back_x, back_y, back_depth = Transfer.between(other_camera, camera)(there_x, there_y, found)
         with np.errstate(invalid="ignore"):
             drift = (back_x - x) ** 2 + (back_y - y) ** 2
@@ -93,6 +96,19 @@ def nearest(values: FloatArray, x: Array, y: Array) -> FloatArray:
     inside = (columns >= 0) & (columns < width) & (rows >= 0) & (rows < height)
     columns, rows = (np.where(inside, each, 0).astype(np.intp) for each in (columns, rows))
     return np.where(inside, values[rows, columns], np.float32(0))
+
+
+def _interpolate(inverse_depth: FloatArray, x: FloatArray, y: FloatArray) -> FloatArray:
+    """Inverse depth between pixels where all four around are known, the nearest one's elsewhere; 0 is unknown.
+
+    Across a depth edge this is a depth that no surface has, which no other view will confirm.
+    """
+    known = (inverse_depth > 0).astype(np.float32)
+    linear, share = (
+        cv2.remap(each, x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT) for each in (inverse_depth, known)
+    )
+    near = cv2.remap(inverse_depth, x, y, cv2.INTER_NEAREST, borderMode=cv2.BORDER_CONSTANT)
+    return np.asarray(np.where(share > 0.999, linear, near), np.float32)
 
 
 def fit_planes(inverse_depth: FloatArray, xy: Array, radius: Array, rules: DepthRules) -> Planes:
@@ -116,6 +132,16 @@ def fit_planes(inverse_depth: FloatArray, xy: Array, radius: Array, rules: Depth
     plane = np.linalg.solve(normal, np.einsum("nki,nk->ni", weighted, values)[:, :, None])[:, :, 0]
     roughness = (np.abs(np.einsum("nki,ni->nk", design, plane) - values) * weight).max(axis=1, initial=0)
     centre_known = weight[:, len(_GRID) // 2] > 0
-    good = ~open_ & centre_known & (plane[:, 0] > 0) & (roughness <= rules.max_roughness * plane[:, 0])
+    good = ~open_ & centre_known & (plane[:, 0] > 0)
+    good &= roughness <= _roughness_limit(roughness[good] / plane[good, 0], rules) * plane[:, 0]
     plane = np.where(good[:, None], plane, 0).astype(np.float32)
     return Planes(plane[:, 0], plane[:, 1:])
+
+
+def _roughness_limit(roughness: Array, rules: DepthRules) -> float:
+    """What is much rougher than usual is no plane: above six times the median, or what the rules allow.
+
+    Where depth is exact this tells the slightest fold, where it is noisy only true edges.
+    """
+    usual = float(np.median(roughness)) if len(roughness) else 0.0
+    return min(rules.max_roughness, max(6 * usual, _LEAST_ROUGHNESS))

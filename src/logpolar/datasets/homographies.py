@@ -61,7 +61,7 @@ def build_photos(
     names, paths = list(photos), list(photos.values())
     parts = split_images(names, options.split)
     tasks = [(photo, view) for photo in range(len(photos)) for view in range(options.views)]
-    settings = {"source": "homographies", "image_names": fingerprint(names), **asdict(options)}
+    settings = {"source": "homographies", "images_hash": fingerprint(names), **asdict(options)}
     with CorrespondenceWriter(output, settings, overwrite) as writer:
         todo = [task for task in tasks if _view_names(names, task)[0] not in writer.images]
 

@@ -6,7 +6,6 @@ orientation into the other image, and is checked against the plane found there.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections import Counter
@@ -14,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,7 +60,9 @@ def build_scene(
     parts = split_images(names, options.split)
     shared = shared_points(scene)
     random = np.random.default_rng(options.split.seed)
-    pairs, rejects = select_pairs(scene, shared, [parts[name] for name in names], options.pairs, random)
+    pairs, rejects = select_pairs(
+        scene, shared, [parts[name] for name in names], options.pairs, random, options.images.max_size
+    )
     if not pairs:
         causes = ", ".join(f"{cause}: {count}" for cause, count in rejects.items() if count)
         hint = "lower min_overlap or min_shared to accept less"
@@ -70,12 +70,12 @@ def build_scene(
     settings = {
         "source": "colmap",
         "scene": scene.folder.resolve().name,
-        "image_names": fingerprint(names),
+        "images_hash": fingerprint(f"{view.name} {view.camera.pose.round(6).tolist()}" for view in scene.views),
         **asdict(options),
     }
     with CorrespondenceWriter(output, settings, overwrite) as writer:
         if not writer.complete:
-            scratch = _open_scratch(writer.path, settings)
+            scratch = _open_scratch(writer.path)
             _load.cache_clear()  # of views in a scratch folder of the same name
             tasks = _view_tasks(scene, shared, parts, options, writer, scratch)
             left_out = scene.left_out | _prepare_views(tasks, len(names), writer, jobs, progress)
@@ -92,14 +92,10 @@ def build_scene(
     return read_report(output)
 
 
-def _open_scratch(output: Path, settings: dict[str, Any]) -> Path:
+def _open_scratch(output: Path) -> Path:
     """A folder beside the output for what pairing needs of each image; a run that was stopped finds it again."""
-    folder, text = output.with_name(output.name + ".scratch"), json.dumps(settings)
-    note = folder / "settings.json"
-    if folder.exists() and not (note.exists() and note.read_text() == text):
-        shutil.rmtree(folder)
+    folder = output.with_name(output.name + ".scratch")
     folder.mkdir(exist_ok=True)
-    note.write_text(text)
     return folder
 
 

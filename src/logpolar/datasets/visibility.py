@@ -46,11 +46,13 @@ def select_pairs(
     parts: list[str],
     rules: PairRules,
     random: np.random.Generator,
+    max_size: int = 2**31,
 ) -> tuple[list[Pair], Counter[str]]:
     """Pairs that pass the visibility test, sorted, and how many failed it by cause.
 
     Only images of the same part (train, validation, ...) are paired. Where ``max_per_image`` bites, all viewing angles
-    get their share: pairs are admitted in turn from classes of angle 10 degrees wide, at random within each.
+    get their share: pairs are admitted in turn from classes of angle 10 degrees wide, at random within each. Images
+    will be reduced to ``max_size`` pixels on the longer side, which decides in which of two images things are larger.
     """
     rejects: Counter[str] = Counter()
     pairs = []
@@ -62,7 +64,7 @@ def select_pairs(
         elif parts[first] != parts[second]:
             rejects["across the split"] += 1
         else:
-            pairs.append(_make_pair(scene, first, second))
+            pairs.append(_make_pair(scene, first, second, max_size))
     admitted = _limit(pairs, rules.max_per_image, random) if rules.max_per_image else pairs
     rejects["over the limit per image"] = len(pairs) - len(admitted)
     return sorted(admitted, key=lambda pair: pair.views), rejects
@@ -76,11 +78,13 @@ def _overlap(first: View, second: View) -> float:
     return float(min(box / area for box, area in zip(boxes, areas, strict=True)))
 
 
-def _make_pair(scene: Scene, first: int, second: int) -> Pair:
+def _make_pair(scene: Scene, first: int, second: int, max_size: int) -> Pair:
     """The pair, ordered: what is found a pixel off in the larger picture is less than a pixel off in the smaller."""
     views = scene.views[first], scene.views[second]
     points = scene.points[np.intersect1d(views[0].points, views[1].points, assume_unique=True)]
-    magnification = [np.median(view.camera.matrix[0, 0] / view.camera.see(points)[1]) for view in views]
+    cameras = [view.camera for view in views]
+    reduced = [min(max_size / max(camera.width, camera.height), 1) for camera in cameras]
+    magnification = [np.median(c.matrix[0, 0] * r / c.see(points)[1]) for c, r in zip(cameras, reduced, strict=True)]
     rays = [_unit(points - view.camera.centre) for view in views]
     angle = float(np.degrees(np.median(np.arccos(np.clip((rays[0] * rays[1]).sum(axis=1), -1, 1)))))
     larger, smaller = (first, second) if magnification[0] >= magnification[1] else (second, first)
