@@ -155,7 +155,7 @@ class TestBadWorkspaces:
             (lambda place: shutil.rmtree(place / "images"), ["scene", "only 0 of the 4 images", IMAGES[0]]),
             (lambda place: shutil.rmtree(place / "stereo"), ["scene", "only 0 of the 4 images", "patch_match_stereo"]),
             (spoil_depth, ["only 0 of the 4 images", "depth_maps", "truncated"]),
-            (spoil_images, ["scene", "fewer than two images", IMAGES[0]]),
+            (spoil_images, ["scene", "no two images that can be used", IMAGES[0]]),
         ],
         ids=["missing", "a file", "no model", "damaged model", "no images", "no depth", "damaged depth", "bad images"],
     )
