@@ -123,7 +123,7 @@ class TestReading:
         file.close()  # once more does no harm
 
     def test_a_folder_is_no_file(self, tmp_path):
-        with pytest.raises(StorageError, match="not an HDF5 file"):
+        with pytest.raises(StorageError, match="is a folder"):
             Diary(tmp_path)
 
 

@@ -122,11 +122,13 @@ class Hdf5Writer:
             before, now = _flat(file.settings), _flat(self.settings)
             for key in before | now:
                 if before.get(key) != now.get(key):
-                    raise StorageError(
-                        f"{self.path}: was made with {key} = {before.get(key)}, not {now.get(key)}; "
-                        "choose another output or overwrite it"
-                    )
+                    difference = self._difference(key, before.get(key), now.get(key))
+                    raise StorageError(f"{self.path}: was made {difference}; choose another output or overwrite it")
             self._resume(file)
+
+    def _difference(self, key: str, before: Any, now: Any) -> str:
+        """How to say that a setting is another one now, after "was made"."""
+        return f"with {key} = {before}, not {now}"
 
     def _start(self, file: Any) -> None:
         """Put into a new file what every file of the kind has."""
@@ -214,6 +216,8 @@ def _open(path: Path) -> Any:
         return h5py.File(path, "r")
     except FileNotFoundError as error:
         raise StorageError(f"{path}: no such file") from error
+    except IsADirectoryError as error:
+        raise StorageError(f"{path}: is a folder, not a file") from error
     except OSError as error:
         raise StorageError(f"{path}: not an HDF5 file, or a damaged one; delete it or choose another") from error
 

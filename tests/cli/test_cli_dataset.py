@@ -39,7 +39,8 @@ class TestColmap:
         assert counts["correspondences"] > 20
         said = f"{tmp_path / 'out.h5'}: 4 images, 6 pairs, {counts['correspondences']} correspondences, "
         assert result.stdout.startswith(said)
-        assert result.stdout.count("\n") == 1
+        rejects = [line.split(":")[0].strip() for line in result.stdout.splitlines()[2:]]
+        assert {"image pairs", "keypoints"} >= set(rejects) >= {"keypoints"}
         assert [path.name for path in tmp_path.iterdir()] == ["out.h5"]
 
     def test_the_file_is_that_of_the_library(self, places, scene_file, tmp_path):
@@ -68,9 +69,8 @@ class TestColmap:
         result = run("colmap", places / "one", places / "two", "-o", tmp_path, *SCENE)
         assert result.exit_code == 0
         assert names_in(tmp_path) == ["one.h5", "two.h5"]
-        assert [line.split(":")[0] for line in result.stdout.splitlines()] == [
-            str(tmp_path / name) for name in ("one.h5", "two.h5")
-        ]
+        said = [line.split(":")[0] for line in result.stdout.splitlines()]
+        assert [line for line in said if line.endswith(".h5")] == [str(tmp_path / n) for n in ("one.h5", "two.h5")]
 
     def test_several_with_one_name(self, places, tmp_path):
         assert run("colmap", places / "one", places / "two", "-o", tmp_path / "all.h5", *SCENE).exit_code == 0
@@ -290,7 +290,7 @@ class TestBadOutput:
 
 
 def test_a_folder_is_no_output_of_photos(places, tmp_path):
-    assert_one_error(run("homographies", places / "photos", "-o", tmp_path), str(tmp_path), "is a folder")
+    assert_one_error(run("homographies", places / "photos", "-o", tmp_path), str(tmp_path), "ends with .h5")
 
 
 def test_an_input_is_never_overwritten(places):

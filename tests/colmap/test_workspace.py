@@ -325,11 +325,31 @@ class TestRefused:
         write_workspace(alone, tmp_path)
         assert_refused(tmp_path, str(tmp_path), "only 1 of the 1 images")
 
-    @pytest.mark.parametrize("value", ["nan", "inf", "turned"])
     @pytest.mark.parametrize("column", [1, 5])
-    def test_text_model_with_a_pose_that_is_no_number(self, folder, column, value):
-        set_pose(folder, 1, column, value)
+    def test_text_model_with_a_pose_that_is_no_number(self, folder, column):
+        set_pose(folder, 1, column, "turned")
         assert_refused(folder, str(folder / "sparse"), "COLMAP model")
+
+    @pytest.mark.parametrize("value", ["nan", "-inf"])
+    @pytest.mark.parametrize("column", [1, 5])
+    def test_text_model_with_a_pose_that_is_not_finite(self, folder, column, value):
+        set_pose(folder, 1, column, value)
+        assert_refused(folder, str(folder / "sparse" / "images.txt"), "the pose of view1.png is not finite")
+
+    def test_pose_that_is_no_rotation(self, folder):
+        """COLMAP takes a quaternion of any length for one of length 1."""
+        for column in (1, 2, 3, 4):
+            set_pose(folder, 1, column, "0.9")
+        assert_left_out(folder, "view1.png", "not a rotation")
+
+    def test_camera_without_pixels(self, folder):
+        path = folder / "sparse" / "cameras.txt"
+        lines = path.read_text().splitlines()
+        words = lines[-1].split()
+        path.write_text("\n".join([*lines[:-1], " ".join([*words[:2], "0", "0", *words[4:]])]) + "\n")
+        scene = read_workspace(folder)
+        assert len(scene.left_out) == 1
+        assert "not finite, or empty" in next(iter(scene.left_out.values()))
 
     def test_image_of_a_camera_that_does_not_exist(self, folder):
         set_pose(folder, 1, 8, "77")

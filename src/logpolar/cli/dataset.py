@@ -17,6 +17,9 @@ from logpolar.errors import LogpolarError
 
 if TYPE_CHECKING:
     from logpolar.datasets.building import BuildReport
+    from logpolar.datasets.files import CorrespondenceFile
+
+FILE_ENDINGS = (".h5", ".hdf5")
 
 overwrite_option = click.option("--overwrite", is_flag=True, help="Start anew instead of continuing an existing file.")
 
@@ -90,7 +93,7 @@ def _targets(workspaces: tuple[Path, ...], output: Path) -> list[tuple[Path, Pat
     names = [workspace.resolve().name for workspace in workspaces]
     if len(set(names)) < len(names):
         raise LogpolarError("two workspaces have the same name, and so would their files")
-    if output.is_dir() or output.suffix not in (".h5", ".hdf5"):
+    if output.is_dir() or output.suffix not in FILE_ENDINGS:
         files = [output / f"{name}.h5" for name in names]
     elif len(workspaces) == 1:
         files = [output]
@@ -101,12 +104,30 @@ def _targets(workspaces: tuple[Path, ...], output: Path) -> list[tuple[Path, Pat
 
 def _tell(target: Path, report: BuildReport) -> int:
     """Print what came of it; how many images were left out."""
+    from logpolar.datasets.files import CorrespondenceFile
+
     for reason in report.left_out.values():
         click.echo(f"logpolar: left out: {reason}", err=True)
     counts, size = report.counts, target.stat().st_size / 1e6
     pairs = f"{counts['pairs']} pairs, {counts['correspondences']} correspondences"
-    click.echo(f"{target}: {counts['images']} images, {pairs}, {size:.1f} MB")
+    left_out = f"; {len(report.left_out)} left out" if report.left_out else ""
+    done = "was complete already: " if report.was_complete else ""
+    click.echo(f"{target}: {done}{counts['images']} images, {pairs}, {size:.1f} MB{left_out}")
+    with CorrespondenceFile(target) as file:
+        tell_rejects(file)
+    if counts["correspondences"] == 0:
+        raise LogpolarError(f"{target}: not a single correspondence was found; the rejects above say why")
     return len(report.left_out)
+
+
+def tell_rejects(file: CorrespondenceFile) -> None:
+    """Print what was rejected, by cause."""
+    click.echo("rejected, by cause:")
+    rejects = {"image pairs": file.summary.get("image_pairs_rejected", {}), "keypoints": file.rejects()}
+    for what, causes in rejects.items():
+        for cause, number in causes.items():
+            if number:  # views of photos have no depth to fail by
+                click.echo(f"  {what + ':':13}{cause:30}{number:>10}")
 
 
 @dataset.command(
@@ -128,6 +149,8 @@ def homographies(photos: tuple[str, ...], output: Path, jobs: int, overwrite: bo
     from logpolar.images import find_images
 
     options = make_settings(PhotoOptions, settings)
+    if output.suffix not in FILE_ENDINGS:
+        raise LogpolarError(f"{output}: a correspondence file's name ends with {' or '.join(FILE_ENDINGS)}")
     with continuing(output):
         report = build_photos(find_images(photos), output, options, jobs, overwrite, progress=True)
     if _tell(output, report):

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from logpolar.cli.dataset import tell_rejects
+
 if TYPE_CHECKING:
     from logpolar.datasets.files import CorrespondenceFile
     from logpolar.datasets.statistics import Statistics
@@ -47,12 +49,7 @@ def _print(file: CorrespondenceFile, statistics: Statistics) -> None:
         click.echo(f"  pairs to {part:19}{len(file.pairs(part)):>10}")
     quantiles = ", ".join(f"{100 * q:g} %: {value:.2f}x" for q, value in statistics.quantiles().items())
     click.echo(f"scales disagree by: {quantiles or 'nothing found'}; above 2x: {100 * statistics.share_above(2):.2f} %")
-    click.echo("rejected, by cause:")
-    rejects = {"image pairs": file.summary.get("image_pairs_rejected", {}), "keypoints": statistics.rejects}
-    for what, causes in rejects.items():
-        for cause, number in causes.items():
-            if number:  # views of photos have no depth to fail by
-                click.echo(f"  {what + ':':13}{cause:30}{number:>10}")
+    tell_rejects(file)
     for reason in file.summary.get("left_out", {}).values():
         click.echo(f"  left out: {reason}")
 
@@ -73,7 +70,8 @@ def _draw(
     random = np.random.default_rng(seed)
     many = choose_pairs(file, 100, random, part)
     if not many:
-        raise LogpolarError(f"{file.path}: there are no correspondences to show")
+        which = f" in the part {part}" if part else ""
+        raise LogpolarError(f"{file.path}: there are no correspondences to show{which}")
     output.mkdir(parents=True, exist_ok=True)
     plot_statistics(statistics, file.path.name).savefig(output / "statistics.png", dpi=110)
     write_picture(output / "pairs.jpg", draw_pairs(file, many[:count]))

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TextIO, get_args
 
+from logpolar.colmap.library import import_pycolmap
 from logpolar.colmap.reconstruction_record import (
     DATABASE,
     DENSE,
@@ -29,7 +30,7 @@ from logpolar.colmap.reconstruction_record import (
     remove,
     stderr_into,
 )
-from logpolar.errors import ImageError, LogpolarError, MissingExtraError
+from logpolar.errors import ImageError, LogpolarError
 from logpolar.settings import setting
 
 Matcher = Literal["exhaustive", "sequential"]
@@ -117,15 +118,7 @@ def has_cuda() -> bool:
 
 
 def _check_pycolmap() -> None:
-    # pycolmap brings a zlib that breaks OpenCV's PNG writer, unless OpenCV was loaded before.
-    import cv2  # noqa: F401
-
-    try:
-        import pycolmap
-    except ImportError as error:
-        raise MissingExtraError("reconstruction", "sfm") from error
-    except RuntimeError as error:  # what pycolmap makes of a missing CUDA library
-        raise LogpolarError(f"pycolmap is installed, but does not load: {error.__cause__ or error}") from error
+    pycolmap = import_pycolmap("reconstruction")
     if re.match(r"[0-3]\.", pycolmap.__version__):  # older ones name linked photos by where the links lead
         raise LogpolarError(f"reconstruction needs pycolmap 4 or newer, not {pycolmap.__version__}")
 

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from logpolar.cameras import Camera, Matrix
 from logpolar.colmap.binary_models import check_whole
 from logpolar.colmap.depth_maps import depth_size
-from logpolar.errors import LogpolarError, MissingExtraError, StorageError
+from logpolar.colmap.library import import_pycolmap
+from logpolar.errors import LogpolarError, StorageError
 
 _MODEL_FILES = (("cameras.bin", "images.bin", "points3D.bin"), ("cameras.txt", "images.txt", "points3D.txt"))
 _DEPTH_KINDS = ("geometric", "photometric")  # in order of preference
@@ -50,12 +51,17 @@ def read_workspace(folder: str | Path) -> Scene:
     if not folder.is_dir():
         raise StorageError(f"{folder}: no such folder")
     model = _read_model(_find_model(folder))
-    rows = {number: row for row, number in enumerate(sorted(model.points3D))}
+    finite = [number for number in sorted(model.points3D) if np.isfinite(model.points3D[number].xyz).all()]
+    rows = {number: row for row, number in enumerate(finite)}
     points = np.array([model.points3D[number].xyz for number in rows], np.float64).reshape(-1, 3)
     if not model.images:
         raise StorageError(f"{_find_model(folder)}: the sparse model has no images")
+    try:
+        images = sorted(model.images.values(), key=lambda image: str(image.name))
+    except UnicodeDecodeError as error:
+        raise StorageError(f"{_find_model(folder)}: the name of an image is not UTF-8") from error
     views, left_out = [], {}
-    for image in sorted(model.images.values(), key=lambda image: str(image.name)):
+    for image in images:
         try:
             views.append(_read_view(folder, model, image, rows))
         except LogpolarError as error:
@@ -76,21 +82,28 @@ def _find_model(folder: Path) -> Path:
 
 
 def _read_model(place: Path) -> Any:
-    import cv2  # noqa: F401 - before pycolmap, whose zlib breaks OpenCV's PNG writer if it comes first
-
-    try:
-        import pycolmap
-    except ImportError as error:
-        raise MissingExtraError("reading COLMAP models", "sfm") from error
+    pycolmap = import_pycolmap("reading COLMAP models")
     check_whole(place)
     # COLMAP logs a stack trace for what our own error says in a line.
     level, pycolmap.logging.minloglevel = pycolmap.logging.minloglevel, pycolmap.logging.Level.FATAL.value
     try:
         return pycolmap.Reconstruction(str(place))
     except (RuntimeError, ValueError, IndexError) as error:
-        raise StorageError(f"{place}: cannot be read as a COLMAP model ({_first_line(error)})") from error
+        reason = _explain(place) or f"{place}: cannot be read as a COLMAP model ({_first_line(error)})"
+        raise StorageError(reason) from error
     finally:
         pycolmap.logging.minloglevel = level
+
+
+def _explain(place: Path) -> str:
+    """The image of a text model whose pose is not finite, which pycolmap does not tell."""
+    path = place / "images.txt"
+    lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
+    for line in lines:
+        words = line.split()
+        if len(words) == 10 and {word.lower().lstrip("+-") for word in words[1:8]} & {"nan", "inf"}:
+            return f"{path}: the pose of {words[9]} is not finite"
+    return ""
 
 
 def _first_line(error: Exception) -> str:
@@ -118,8 +131,9 @@ def _read_camera(camera: Any, image: Any) -> Camera:
     matrix = np.array(camera.calibration_matrix(), np.float64)
     matrix[:2, 2] -= 0.5  # COLMAP's origin is the corner of the first pixel, ours is its centre
     pose = np.array(image.cam_from_world().matrix(), np.float64)
-    if not (np.isfinite(matrix).all() and np.isfinite(pose).all() and matrix[0, 0] > 0 and matrix[1, 1] > 0):
-        raise StorageError(f"{image.name}: its pose or camera in the sparse model is not finite")
+    positive = min(camera.width, camera.height, matrix[0, 0], matrix[1, 1]) > 0
+    if not (np.isfinite(matrix).all() and np.isfinite(pose).all() and positive):
+        raise StorageError(f"{image.name}: its pose or camera in the sparse model is not finite, or empty")
     if not np.allclose(pose[:, :3] @ pose[:, :3].T, np.eye(3), atol=1e-6):
         raise StorageError(f"{image.name}: its pose in the sparse model is not a rotation")
     return Camera(camera.width, camera.height, matrix, pose[:, :3], pose[:, 3])

@@ -1,11 +1,13 @@
-"""What all builders of correspondence files share: parts, encoded images, the run that survives a crash."""
+"""What all builders of correspondence files share: parts, batches, progress, the report."""
 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,11 +30,12 @@ class BuildReport:
 
     counts: dict[str, int]
     left_out: dict[str, str]  # image -> reason
+    was_complete: bool  # before: nothing was left to do
 
 
-def read_report(path: str | Path) -> BuildReport:
+def read_report(path: str | Path, was_complete: bool) -> BuildReport:
     with CorrespondenceFile(path) as file:
-        return BuildReport(file.counts(), file.summary["left_out"])
+        return BuildReport(file.counts(), file.summary["left_out"], was_complete)
 
 
 def split_images(names: Sequence[str], rules: SplitRules) -> dict[str, str]:
@@ -46,9 +49,10 @@ def split_images(names: Sequence[str], rules: SplitRules) -> dict[str, str]:
     return {name: "validation" if name in held_out else "train" for name in names}
 
 
-def fingerprint(names: Iterable[str]) -> str:
-    """A short hash of a set of names: a file is continued with the images it was begun with, or not at all."""
-    return hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:16]
+def fingerprint(items: Iterable[object], files: Iterable[Path]) -> str:
+    """A short hash of names and the like, and of the size and age of files, to tell whether a run is the same."""
+    ages = [(path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    return hashlib.sha256(repr((list(items), ages)).encode(errors="surrogateescape")).hexdigest()[:16]
 
 
 def sift(rules: KeypointRules) -> SiftDetector:
@@ -74,8 +78,10 @@ def with_progress(items: Iterable[Item], what: str, total: int, done: int, show:
     return iter(tqdm(items, desc=what, total=total, initial=done, unit=what, disable=None if show else True))
 
 
-def versions() -> dict[str, Any]:
+def versions(*packages: str) -> dict[str, Any]:
+    """Of what the result depends on, and of further packages."""
     return {
+        **{name: metadata.version(name) for name in packages if importlib.util.find_spec(name)},
         "logpolar": __version__,
         "python": platform.python_version(),
         "numpy": np.__version__,

@@ -4,7 +4,7 @@ Layout: four tables of columns of equal length, and the bytes of the images.
 
     /                 attributes: format, version, settings (JSON), complete
     /summary          JSON: counts, versions, what was left out
-    /images           name, part (train, validation, test), size (I, 2: width, height), rejects (I, causes),
+    /images           name, path, part (train, validation, test), size (I, 2: width, height), rejects (I, causes),
                       keypoints (I, 2: first row and end in /keypoints), data, depth (I, 2: first and end in /bytes)
     /keypoints        xy (K, 2), size, angle, response, depth (NaN: unknown)
     /pairs            images (P, 2), correspondences (P, 2: first row and end), rejects (P, causes)
@@ -14,9 +14,9 @@ Layout: four tables of columns of equal length, and the bytes of the images.
 
 An image that is not inside has an empty range in ``data`` and its path, relative to the file's folder, in ``path``.
 ``rejects`` has the attribute ``causes``. Columns of whole numbers with the attribute ``scale_factor`` are to be
-multiplied by it (positions are kept to 1/100 px), as the CF conventions have it. All columns of numbers, and the bytes,
-have checksums. A file that is still being made, or
-whose making was stopped, says ``complete = False``.
+multiplied by it (positions are kept to 1/100 px), as the CF conventions have it; ``about`` says what a column holds.
+All columns of numbers, and the bytes, have checksums. A file that is still being made, or whose making was stopped,
+says ``complete = False``.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class CorrespondenceFile(Hdf5File):
         except StorageError:
             self.close()
             raise
-        self.read_image = lru_cache(maxsize=4)(self._read_image)  # a run of pairs of one image decodes it once
+        self._image = lru_cache(maxsize=4)(self._read_image)  # a run of pairs of one image decodes it once
 
     def _read_tables(self) -> None:
         """What is small: the tables of images and pairs."""
@@ -91,6 +91,28 @@ class CorrespondenceFile(Hdf5File):
             self.images = [ImageEntry(name, PARTS[part], (size[0], size[1])) for name, part, size in entries]
         except _DAMAGE as error:
             raise self._damaged("the list of images") from error
+        self._check_tables()
+
+    def _check_tables(self) -> None:
+        """What the tables say of each other must be possible."""
+        images, pairs = len(self.images), len(self.pair_images)
+        ends = {"images/keypoints": "keypoints/size", "images/data": "bytes", "images/depth": "bytes"}
+        for name, target in {**ends, "pairs/correspondences": "correspondences/keypoints"}.items():
+            ranges, count = self._ranges[name], pairs if name.startswith("pairs") else images
+            length = self._length(target)
+            possible = ranges.shape == (count, 2) and (np.diff(ranges, axis=1) >= 0).all()
+            if not possible or (count and not 0 <= ranges.min() <= ranges.max() <= length):
+                raise self._damaged(name)
+        if self.pair_images.shape != (pairs, 2) or not ((self.pair_images >= 0) & (self.pair_images < images)).all():
+            raise self._damaged("pairs/images")
+        if not isinstance(self.summary, dict):
+            raise self._damaged("summary")
+
+    def _length(self, name: str) -> int:
+        try:
+            return len(self._file[name])
+        except _DAMAGE as error:
+            raise self._damaged(name) from error
 
     def _damaged(self, what: str) -> StorageError:
         return StorageError(f"{self.path}: this correspondence file is damaged ({what})")
@@ -117,10 +139,9 @@ class CorrespondenceFile(Hdf5File):
         here, there = keypoints or (self.read_keypoints(first), self.read_keypoints(second))
         names = ("keypoints", "warp", "log_scale_ratio", "angle_residual")
         indices, warp, ratio, residual = self._rows("pairs/correspondences", pair, "correspondences", names)
-        try:
-            return Correspondences(here[indices[:, 0]], there[indices[:, 1]], indices, warp, ratio, residual)
-        except IndexError as error:
-            raise self._damaged(f"pair {pair} names keypoints that are not there") from error
+        if not ((indices >= 0) & (indices < (len(here), len(there)))).all():
+            raise self._damaged(f"pair {pair} names keypoints that are not there")
+        return Correspondences(here[indices[:, 0]], there[indices[:, 1]], indices, warp, ratio, residual)
 
     def read_keypoints(self, image: int) -> Keypoints:
         return Keypoints(*self._rows("images/keypoints", image, "keypoints", ("xy", "size", "angle", "response")))
@@ -129,16 +150,25 @@ class CorrespondenceFile(Hdf5File):
         """Depths of an image's keypoints; NaN where unknown."""
         return self._rows("images/keypoints", image, "keypoints", ("depth",))[0]
 
-    def _read_image(self, image: int) -> Bytes:
+    def read_image(self, image: int) -> Bytes:
         """The 8 bit gray image that the keypoints were found in."""
-        data = self._read_bytes("images/data", image)
-        if len(data) == 0:
-            try:
-                path = self.path.parent / self._file["images/path"].asstr()[image]
-            except _DAMAGE as error:
-                raise self._damaged("the paths of images") from error
-            return to_bytes(shrink(read_gray(path), max(self.images[image].size)))
-        return self._decode(data, image)
+        return np.array(self._image(image))
+
+    def _read_image(self, image: int) -> Bytes:
+        data, entry = self._read_bytes("images/data", image), self.images[image]
+        pixels = self._decode(data, image) if len(data) else self._read_file(image)
+        if pixels.shape != entry.size[::-1]:
+            now = f"{pixels.shape[1]} x {pixels.shape[0]}, not {entry.size[0]} x {entry.size[1]}"
+            raise StorageError(f"{self.path}: the image '{entry.name}' has {now} pixels; was it changed?")
+        return pixels
+
+    def _read_file(self, image: int) -> Bytes:
+        """An image that is not inside."""
+        try:
+            path = self.path.resolve().parent / self._file["images/path"].asstr()[image]
+        except _DAMAGE as error:
+            raise self._damaged("the paths of images") from error
+        return to_bytes(shrink(read_gray(path), max(self.images[image].size)))
 
     def read_depth_picture(self, image: int) -> Bytes | None:
         """A small picture of the depth that was used, nearer is brighter, 0 is unknown; None without depth."""

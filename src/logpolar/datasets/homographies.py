@@ -61,7 +61,7 @@ def build_photos(
     names, paths = list(photos), list(photos.values())
     parts = split_images(names, options.split)
     tasks = [(photo, view) for photo in range(len(photos)) for view in range(options.views)]
-    settings = {"source": "homographies", "images_hash": fingerprint(names), **asdict(options)}
+    settings = {"source": "homographies", "images_hash": fingerprint(names, paths), **asdict(options)}
     with CorrespondenceWriter(output, settings, overwrite) as writer:
         todo = [task for task in tasks if _view_names(names, task)[0] not in writer.images]
 
@@ -77,13 +77,14 @@ def build_photos(
         def store(made: list[tuple[ImageRecord, ImageRecord, PairRecord]]) -> None:
             writer.add([image for first, second, _ in made for image in (first, second)], [pair for *_, pair in made])
 
-        if not writer.complete:
+        was_complete = writer.complete
+        if not was_complete:
             in_batches(records(), 32, store)
             if not writer.images:
                 writer.path.unlink()
                 raise ImageError(f"none of the {len(left_out)} photos can be used; {next(iter(left_out.values()))}")
             writer.finish({"left_out": left_out, "versions": versions()})
-    return read_report(output)
+    return read_report(output, was_complete)
 
 
 def _view_names(names: Sequence[str], task: Task) -> tuple[str, str]:

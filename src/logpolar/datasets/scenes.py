@@ -6,8 +6,8 @@ orientation into the other image, and is checked against the plane found there.
 
 from __future__ import annotations
 
+import contextlib
 import os
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -63,18 +63,16 @@ def build_scene(
     pairs, rejects = select_pairs(
         scene, shared, [parts[name] for name in names], options.pairs, random, options.images.max_size
     )
-    if not pairs:
-        causes = ", ".join(f"{cause}: {count}" for cause, count in rejects.items() if count)
-        hint = "lower min_overlap or min_shared to accept less"
-        raise StorageError(f"{scene.folder}: no two images overlap enough to be paired ({causes}); {hint}")
+    _check_chances(scene, pairs, rejects, options)
     settings = {
         "source": "colmap",
         "scene": scene.folder.resolve().name,
-        "images_hash": fingerprint(f"{view.name} {view.camera.pose.round(6).tolist()}" for view in scene.views),
+        "images_hash": _fingerprint(scene),
         **asdict(options),
     }
     with CorrespondenceWriter(output, settings, overwrite) as writer:
-        if not writer.complete:
+        was_complete = writer.complete
+        if not was_complete:
             scratch = _open_scratch(writer.path)
             _load.cache_clear()  # of views in a scratch folder of the same name
             tasks = _view_tasks(scene, shared, parts, options, writer, scratch)
@@ -82,14 +80,31 @@ def build_scene(
             usable = [pair for pair in pairs if all(names[view] in writer.images for view in pair.views)]
             if not usable:
                 writer.path.unlink()
-                shutil.rmtree(scratch)
+                _drop_scratch(scratch)
                 reason = next(iter(left_out.values()))
                 raise StorageError(f"{scene.folder}: no two images that can be used overlap enough; {reason}")
             rejects["image left out"] = len(pairs) - len(usable)
             _link_views(names, usable, options, writer, scratch, jobs, progress)
-            writer.finish({"image_pairs_rejected": rejects, "left_out": left_out, "versions": versions()})
-            shutil.rmtree(scratch)
-    return read_report(output)
+            writer.finish({"image_pairs_rejected": rejects, "left_out": left_out, "versions": versions("pycolmap")})
+            _drop_scratch(scratch)
+    return read_report(output, was_complete)
+
+
+def _fingerprint(scene: Scene) -> str:
+    """Of all that the correspondences will come from."""
+    cameras = [(view.name, view.camera.pose.tolist(), view.camera.matrix.tolist()) for view in scene.views]
+    return fingerprint(cameras, [path for view in scene.views for path in (view.image, view.depth)])
+
+
+def _check_chances(scene: Scene, pairs: list[Pair], rejects: Counter[str], options: SceneOptions) -> None:
+    """Raise where nothing can come of a scene, with a hint at what would help."""
+    if options.depth.min_views > len(scene.views) - 1:
+        views = f"a depth must be confirmed by {options.depth.min_views} other views"
+        raise StorageError(f"{scene.folder}: {views}, but there are {len(scene.views)} in all; lower --min-views")
+    if not pairs:
+        causes = ", ".join(f"{cause}: {count}" for cause, count in rejects.items() if count)
+        hint = "--validation 0 or --test" if rejects["across the split"] else "a lower --min-overlap or --min-shared"
+        raise StorageError(f"{scene.folder}: no two images overlap enough to be paired ({causes}); try {hint}")
 
 
 def _open_scratch(output: Path) -> Path:
@@ -99,8 +114,16 @@ def _open_scratch(output: Path) -> Path:
     return folder
 
 
+def _drop_scratch(folder: Path) -> None:
+    """Remove our own files, and the folder unless there is anything else in it."""
+    for path in folder.glob("*.view.npz"):
+        path.unlink()
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
 def _scratch_file(scratch: Path, view: int) -> Path:
-    return scratch / f"{view}.npz"
+    return scratch / f"{view}.view.npz"
 
 
 def _view_tasks(

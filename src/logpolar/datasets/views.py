@@ -34,7 +34,7 @@ class PreparedView:
     def save(self, path: Path) -> None:
         """Write to a file, whole or not at all."""
         camera, keypoints, planes = self.camera, self.keypoints, self.planes
-        half = path.with_suffix(".half.npz")
+        half = path.with_name(f"half-{path.name}")
         np.savez(
             half,
             shape=(camera.width, camera.height),

@@ -20,7 +20,6 @@ class Pair:
 
     first: int
     second: int
-    shared: int
     angle: float  # degrees between the rays to the shared points, median
 
     @property
@@ -88,7 +87,7 @@ def _make_pair(scene: Scene, first: int, second: int, max_size: int) -> Pair:
     rays = [_unit(points - view.camera.centre) for view in views]
     angle = float(np.degrees(np.median(np.arccos(np.clip((rays[0] * rays[1]).sum(axis=1), -1, 1)))))
     larger, smaller = (first, second) if magnification[0] >= magnification[1] else (second, first)
-    return Pair(larger, smaller, len(points), angle)
+    return Pair(larger, smaller, angle)
 
 
 def _unit(vectors: Matrix) -> Matrix:

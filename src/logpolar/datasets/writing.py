@@ -60,6 +60,11 @@ class CorrespondenceWriter(Hdf5Writer):
     def _start(self, file: Any) -> None:
         _create_tables(file)
 
+    def _difference(self, key: str, before: Any, now: Any) -> str:
+        if key == "images_hash":
+            return "of other images, or they have changed since"
+        return super()._difference(key, before, now)
+
     def _resume(self, file: CorrespondenceFile) -> None:
         self.images = {entry.name: number for number, entry in enumerate(file.images)}
         self.pairs = {(file.images[a].name, file.images[b].name) for a, b in file.pair_images.tolist()}
@@ -134,6 +139,26 @@ _COLUMNS: dict[str, dict[str, tuple[Any, tuple[int, ...]]]] = {
         "angle_residual": (np.int32, ()),
     },
 }
+_ABOUT = {
+    "images/part": ", ".join(f"{number}: {part}" for number, part in enumerate(PARTS)),
+    "images/size": "width, height in pixels",
+    "images/path": "of an image that is not inside, relative to this file's folder",
+    "images/keypoints": "first row and end in keypoints",
+    "images/data": "first byte and end in bytes: the encoded image",
+    "images/depth": "first byte and end in bytes: a picture of the depth; 0: unknown, otherwise nearer is brighter",
+    "keypoints/xy": "pixels; the centre of the top-left pixel is (0, 0)",
+    "keypoints/size": "diameter in pixels, 2 sigma",
+    "keypoints/angle": "degrees, clockwise on the screen, from the x axis",
+    "keypoints/depth": "along the camera's axis, in units of the reconstruction; NaN: unknown",
+    "pairs/images": "rows of the first and the second image",
+    "pairs/correspondences": "first row and end in correspondences",
+    "correspondences/keypoints": "of the first and of the second image, counted from the image's first keypoint",
+    "correspondences/warp": "d (second x, y) / d (first x, y)",
+    "correspondences/log_scale_ratio": "ln(size in the second image / size that the warp predicts there)",
+    "correspondences/angle_residual": "degrees: angle in the second image less the angle that the warp predicts",
+}
+"""What columns hold, for those who open a file without this library."""
+
 _CHUNK_ROWS = {"images": 256, "keypoints": 4096, "pairs": 256, "correspondences": 2048}
 
 
@@ -147,6 +172,8 @@ def _create_tables(file: Any) -> None:
             if kind is not _TEXT:
                 options |= {"compression": "gzip", "shuffle": True, "fletcher32": True}
             column = file.create_dataset(f"{table}/{name}", (0, *shape), kind, **options)
+            if f"{table}/{name}" in _ABOUT:
+                column.attrs["about"] = _ABOUT[f"{table}/{name}"]
             if f"{table}/{name}" in _UNITS:
                 column.attrs["scale_factor"] = _UNITS[f"{table}/{name}"]
     file["images/rejects"].attrs["causes"] = list(IMAGE_CAUSES)
