@@ -25,8 +25,25 @@ def depth_size(path: Path) -> tuple[int, int]:
     return width, height
 
 
+def is_whole(path: Path) -> bool:
+    """Whether a depth map, or a normal map, which has three channels, is as long as its header says."""
+    try:
+        _read_shape(path)
+    except StorageError:
+        return False
+    return True
+
+
 def _read_header(path: Path) -> tuple[int, int, int]:
-    """Width, height, and where the values start."""
+    """Width and height of a depth map, and where the values start."""
+    width, height, channels, start = _read_shape(path)
+    if channels != 1:
+        raise StorageError(f"{path}: a depth map has one channel, this file has {width} x {height} x {channels}")
+    return width, height, start
+
+
+def _read_shape(path: Path) -> tuple[int, int, int, int]:
+    """Width, height and channels of a map, and where the values start."""
     try:
         with path.open("rb") as file:
             parts = file.read(_LONGEST_HEADER).split(b"&", 3)
@@ -36,10 +53,11 @@ def _read_header(path: Path) -> tuple[int, int, int]:
     if len(parts) < 4 or not all(part.isdigit() for part in parts[:3]):
         raise StorageError(f"{path}: not a COLMAP depth map")
     width, height, channels = (int(part) for part in parts[:3])
-    start = sum(len(part) + 1 for part in parts[:3])
-    if channels != 1 or width < 1 or height < 1:
+    if min(width, height, channels) < 1:
         raise StorageError(f"{path}: a depth map has one channel, this file has {width} x {height} x {channels}")
-    if length != start + 4 * width * height:
-        expected = f"{width} x {height} depths take {start + 4 * width * height} bytes"
-        raise StorageError(f"{path}: truncated or damaged, {expected}, the file has {length}")
-    return width, height, start
+    start = sum(len(part) + 1 for part in parts[:3])
+    expected = start + 4 * width * height * channels
+    if length != expected:
+        values = f"{width} x {height} x {channels} values take {expected} bytes"
+        raise StorageError(f"{path}: truncated or damaged, {values}, the file has {length}")
+    return width, height, channels, start

@@ -23,7 +23,6 @@ from logpolar.colmap.reconstruction_record import (
     MAPPING,
     UNFINISHED,
     Record,
-    is_whole,
     link_photos,
     open_record,
     open_workspace,
@@ -358,6 +357,8 @@ def _undistort(job: _Job) -> dict[str, Any]:
 
 def _make_depth(job: _Job) -> dict[str, Any]:
     import pycolmap
+
+    from logpolar.colmap.depth_maps import is_whole
 
     for path in (job.workspace / "stereo").rglob("*.bin"):
         if not is_whole(path):  # COLMAP would take what a killed run was writing for finished

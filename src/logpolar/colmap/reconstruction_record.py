@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -161,13 +160,3 @@ def link_photos(images: Mapping[str, Path], folder: Path) -> None:
             place.symlink_to(path.resolve())
         except OSError:
             shutil.copyfile(path, place)
-
-
-def is_whole(path: Path) -> bool:
-    """Whether a depth or normal map, ``width&height&channels&`` and float32, is as long as its header says."""
-    with path.open("rb") as file:
-        header = re.match(rb"(\d+)&(\d+)&(\d+)&", file.read(64))
-    if header is None:
-        return False
-    width, height, channels = (int(number) for number in header.groups())
-    return path.stat().st_size == header.end() + 4 * width * height * channels

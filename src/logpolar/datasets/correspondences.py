@@ -105,35 +105,29 @@ def find_correspondences(
     candidates.rejects["outside the other image"] = int((~inside).sum())
     candidates.rejects["no keypoint near"] = int(inside.sum()) - len(np.unique(candidates.here))
     for cause, check in checks:
-        candidates.keep(check(candidates.here, candidates.there), cause)
+        candidates.keep(check(*candidates.pairs), cause)
+
+    def residual(here: Indices, there: Indices) -> NDArray[np.floating]:
+        return wrap_degrees(second.angle[there] - angle[here])
+
+    def log_ratio(here: Indices, there: Indices) -> NDArray[np.floating]:
+        return np.asarray(np.log(second.size[there] / size[here]))
 
     # SIFT puts several keypoints of different angle at one place: only pairs that agree in angle compete.
-    residual = np.abs(wrap_degrees(second.angle[candidates.there] - angle[candidates.here]))
-    candidates.keep(residual <= rules.max_angle, "orientation differs")
-    ratio = np.log(second.size[candidates.there] / size[candidates.here])
-    candidates.keep(np.abs(ratio) <= np.log(rules.max_mismatch), "scale differs")
-    here, there = candidates.here, candidates.there
-    distance = np.linalg.norm(warped[here] - second.xy[there], axis=1)
-    residual = np.abs(wrap_degrees(second.angle[there] - angle[here]))
-    mutual = _is_nearest(here, distance, residual) & _is_nearest(there, distance, residual)
+    candidates.keep(np.abs(residual(*candidates.pairs)) <= rules.max_angle, "orientation differs")
+    candidates.keep(np.abs(log_ratio(*candidates.pairs)) <= np.log(rules.max_mismatch), "scale differs")
+    here, there = candidates.pairs
+    distance, misaligned = np.linalg.norm(warped[here] - second.xy[there], axis=1), np.abs(residual(here, there))
+    mutual = _is_nearest(here, distance, misaligned) & _is_nearest(there, distance, misaligned)
     candidates.keep(mutual, "not each other's nearest")
-
-    here, there = candidates.here, candidates.there
-    ratio = np.log(second.size[there] / size[here])
-    # Scale mismatches above 1.5x are rare and what training is for, so they go first; the rest is drawn at random.
-    order = np.lexsort((random.random(len(ratio)), np.abs(ratio) < np.log(1.5))).tolist()
-    apart = keep_apart(order, (first.xy[here], second.xy[there]), rules.min_spacing, len(order))
-    candidates.rejects["too close to another"] = len(order) - len(apart)
-    candidates.rejects["over the limit per pair"] = max(len(apart) - rules.max_count, 0)
-    keep = apart[: rules.max_count]
-    here, there = here[keep], there[keep]
+    here, there = _choose(candidates, first, second, log_ratio(*candidates.pairs), rules, random)
     found = Correspondences(
         first[here],
         second[there],
         np.stack([here, there], axis=1).astype(np.int32),
         jacobian[here].astype(np.float32),
-        ratio[keep].astype(np.float32),
-        wrap_degrees(second.angle[there] - angle[here]).astype(np.float32),
+        log_ratio(here, there).astype(np.float32),
+        residual(here, there).astype(np.float32),
     )
     return found, candidates.rejects
 
@@ -145,10 +139,35 @@ class _Candidates:
         self.here, self.there = here, there
         self.rejects: Counter[str] = Counter()
 
+    @property
+    def pairs(self) -> tuple[Indices, Indices]:
+        return self.here, self.there
+
     def keep(self, mask: NDArray[np.bool_], cause: str) -> None:
         kept = self.here[mask]
         self.rejects[cause] = len(np.unique(self.here)) - len(np.unique(kept))
         self.here, self.there = kept, self.there[mask]
+
+
+def _choose(
+    candidates: _Candidates,
+    first: Keypoints,
+    second: Keypoints,
+    log_ratio: NDArray[np.floating],
+    rules: CorrespondenceRules,
+    random: np.random.Generator,
+) -> tuple[Indices, Indices]:
+    """Of those that passed, as many as may be, spaced out.
+
+    Scale mismatches above 1.5x are rare and what training is for, so they go first; the rest is drawn at random.
+    """
+    here, there = candidates.pairs
+    order = np.lexsort((random.random(len(here)), np.abs(log_ratio) < np.log(1.5))).tolist()
+    apart = keep_apart(order, (first.xy[here], second.xy[there]), rules.min_spacing, len(order))
+    candidates.rejects["too close to another"] = len(order) - len(apart)
+    candidates.rejects["over the limit per pair"] = max(len(apart) - rules.max_count, 0)
+    keep = apart[: rules.max_count]
+    return here[keep], there[keep]
 
 
 def warp_points(homography: Matrix, xy: NDArray[np.floating]) -> tuple[Matrix, Matrix]:
