@@ -23,7 +23,7 @@ class ModelError(LogpolarError):
 
 
 class StorageError(LogpolarError):
-    """A feature or match file that cannot be read, or that belongs to other settings."""
+    """A file of features or correspondences, a workspace or a model that cannot be read or continued."""
 
 
 class MissingExtraError(LogpolarError):

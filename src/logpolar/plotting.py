@@ -118,6 +118,7 @@ def plot_statistics(statistics: Statistics, title: str) -> Figure:
     causes = {cause: count for cause, count in statistics.rejects.items() if count}
     axes[1, 1].barh(list(causes)[::-1], list(causes.values())[::-1], color="tab:red")
     axes[1, 1].set(title="keypoints without a correspondence, by cause", xscale="log")
+    axes[1, 1].set_xlabel("keypoints; those about depth once an image, the others once a pair")
     figure.suptitle(title)
     return figure
 

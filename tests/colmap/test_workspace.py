@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import shutil
-import struct
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -359,30 +358,6 @@ class TestRefused:
     def test_garbage_in_a_text_model(self, folder, name):
         (folder / "sparse" / name).write_bytes(bytes(range(256)) * 4)
         assert_refused(folder, str(folder / "sparse"), "COLMAP model")
-
-    @pytest.mark.parametrize("length", [0, 4, 8, 20, 50, 100, -10, -1])
-    @pytest.mark.parametrize("name", ["cameras.bin", "images.bin", "points3D.bin"])
-    def test_truncated_binary_model(self, binary, tmp_path, name, length):
-        """pycolmap itself reads on: it takes what it finds for a camera, or fills the memory with points."""
-        folder = Path(shutil.copytree(binary, tmp_path / "scene"))
-        path = folder / "sparse" / name
-        path.write_bytes(path.read_bytes()[:length])
-        assert_refused(folder, str(path), "COLMAP model")
-
-    @pytest.mark.parametrize("name", ["cameras.bin", "images.bin", "points3D.bin"])
-    def test_binary_model_that_promises_more_than_there_is(self, binary, tmp_path, name):
-        folder = Path(shutil.copytree(binary, tmp_path / "scene"))
-        path = folder / "sparse" / name
-        path.write_bytes(struct.pack("<Q", 2**59) + path.read_bytes()[8:])
-        assert_refused(folder, str(path), "COLMAP model")
-
-    def test_a_track_longer_than_memory(self, binary, tmp_path):
-        folder = Path(shutil.copytree(binary, tmp_path / "scene"))
-        path = folder / "sparse" / "points3D.bin"
-        data = path.read_bytes()
-        length = 8 + 8 + 3 * 8 + 3 + 8  # after the number of points: id, position, colour, error
-        path.write_bytes(data[:length] + struct.pack("<Q", 2**59) + data[length + 8 :])
-        assert_refused(folder, str(path), "COLMAP model")
 
     def test_every_refusal_is_an_error_that_the_command_line_tells(self):
         assert issubclass(StorageError, LogpolarError)

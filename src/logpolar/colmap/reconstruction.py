@@ -326,6 +326,8 @@ def _map(job: _Job) -> dict[str, Any]:
         )
     if not models:
         reason = "no two of them show enough of the same things from different places"
+        unread = len(job.images) - len(job.names)
+        reason += f"; {unread} more cannot be read" if unread else ""
         raise ReconstructionError(f"no model came of these {len(job.names)} photos: {reason} ({job.log.name})")
     number, model = max(models.items(), key=lambda item: (item[1].num_reg_images(), item[1].num_points3D()))
     registered = sorted(model.images[each].name for each in model.reg_image_ids())
