@@ -135,7 +135,6 @@ class Hdf5Writer:
 
     def _resume(self, file: Any) -> None:
         """Note what an existing file holds; ``file`` is open with the reader."""
-        raise NotImplementedError
 
     def _add(self, write: Write) -> None:
         try:

@@ -320,3 +320,12 @@ def test_settings_are_in_the_file(built, workspace):
         assert file.settings["rules"]["max_count"] == 1000
         assert file.settings["depth"]["min_views"] == 2
         assert json.loads(json.dumps(file.settings)) == file.settings
+
+
+def test_software_is_in_the_file_whatever_package_brought_pycolmap(small_built):
+    """It may be installed as pycolmap-cuda12: the module knows its version, the name of the package need not fit."""
+    import pycolmap
+
+    with CorrespondenceFile(small_built) as file:
+        assert file.summary["versions"]["pycolmap"] == pycolmap.__version__
+        assert set(file.summary["versions"]) == {"logpolar", "python", "numpy", "opencv", "h5py", "pycolmap"}

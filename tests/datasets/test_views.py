@@ -94,7 +94,7 @@ class TestImages:
         options = replace(SMALL, images=ImageRules(embed=False))
         build_scene(tmp_path / "scene", tmp_path / "link" / "scene.h5", options)
         with CorrespondenceFile(tmp_path / "link" / "scene.h5") as file:
-            file.read_image(0)
+            assert file.read_image(0).shape == file.images[0].size[::-1]
 
     @pytest.mark.parametrize(("max_size", "size"), [(199, (199, 149)), (160, (160, 120))])
     def test_reduced(self, world, workspace, tmp_path, max_size, size):

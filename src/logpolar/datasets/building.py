@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import cv2
 import h5py
@@ -78,13 +76,13 @@ def with_progress(items: Iterable[Item], what: str, total: int, done: int, show:
     return iter(tqdm(items, desc=what, total=total, initial=done, unit=what, disable=None if show else True))
 
 
-def versions(*packages: str) -> dict[str, Any]:
+def versions(**others: str) -> dict[str, str]:
     """Of what the result depends on, and of further packages."""
     return {
-        **{name: metadata.version(name) for name in packages if importlib.util.find_spec(name)},
         "logpolar": __version__,
         "python": platform.python_version(),
         "numpy": np.__version__,
         "opencv": cv2.__version__,
         "h5py": h5py.__version__,
+        **others,
     }

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from logpolar.cameras import Camera, Transfer
+from logpolar.colmap.library import import_pycolmap
 from logpolar.colmap.workspace import Scene, read_workspace
 from logpolar.datasets.building import (
     BuildReport,
@@ -85,7 +86,8 @@ def build_scene(
                 raise StorageError(f"{scene.folder}: no two images that can be used overlap enough; {reason}")
             rejects["image left out"] = len(pairs) - len(usable)
             _link_views(names, usable, options, writer, scratch, jobs, progress)
-            writer.finish({"image_pairs_rejected": rejects, "left_out": left_out, "versions": versions("pycolmap")})
+            software = versions(pycolmap=import_pycolmap("reading COLMAP models").__version__)
+            writer.finish({"image_pairs_rejected": rejects, "left_out": left_out, "versions": software})
             _drop_scratch(scratch)
     return read_report(output, was_complete)
 
