@@ -20,7 +20,7 @@ Array = NDArray[np.floating]
 class Camera:
     width: int
     height: int
-    matrix: Matrix  # (3, 3): focal lengths and principal point, [[fx, 0, cx], [0, fy, cy], [0, 0, 1]]
+    matrix: Matrix  # (3, 3): [[fx, 0, cx], [0, fy, cy], [0, 0, 1]], or, for a turned image, any with this last row
     rotation: Matrix  # (3, 3)
     translation: Matrix  # (3,)
 
@@ -39,6 +39,15 @@ class Camera:
     def pose(self) -> Matrix:
         """(3, 4): rotation and translation side by side."""
         return np.concatenate([self.rotation, self.translation[:, None]], axis=1)
+
+    @property
+    def table(self) -> Matrix:
+        """(3, 7): matrix, rotation and translation side by side; ``from_table`` turns it back."""
+        return np.concatenate([self.matrix, self.pose], axis=1)
+
+    @classmethod
+    def from_table(cls, width: int, height: int, table: Matrix) -> Camera:
+        return cls(width, height, table[:, :3], table[:, 3:6], table[:, 6])
 
     @property
     def centre(self) -> Matrix:

@@ -58,9 +58,11 @@ def estimate_essential(
 ) -> Geometry:
     """Essential matrix of two calibrated images; cameras are 3 x 3 intrinsic matrices; at least 5 points.
 
-    ``threshold`` is in pixels, of the mean focal length of the two cameras.
+    The matrices of turned images, which are not triangular, will do as well. ``threshold`` is in pixels, of the mean
+    focal length of the two cameras.
     """
-    focal = np.mean([first_camera[0, 0], first_camera[1, 1], second_camera[0, 0], second_camera[1, 1]])
+    # The change of area, since a turned camera has no focal lengths on its diagonal.
+    focal = np.mean([np.sqrt(abs(np.linalg.det(camera[:2, :2]))) for camera in (first_camera, second_camera)])
     return _estimate(
         lambda a, b: cv2.findEssentialMat(
             a, b, np.eye(3), cv2.USAC_MAGSAC, _CONFIDENCE, threshold / float(focal), _ITERATIONS

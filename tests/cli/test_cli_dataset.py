@@ -52,6 +52,20 @@ class TestColmap:
         with CorrespondenceFile(tmp_path / "out.h5") as file, CorrespondenceFile(scene_file) as other:
             assert file.settings == other.settings
 
+    def test_second_images_can_be_altered(self, places, tmp_path):
+        result = run("colmap", places / "one", "-o", tmp_path / "out.h5", *SCENE, "--shrink", 1.5, "--turn", -90)
+        assert (result.exit_code, result.stderr) == (0, "")
+        with CorrespondenceFile(tmp_path / "out.h5") as file:
+            assert file.settings["second"] == {"shrink": 1.5, "turn": -90.0}
+            seconds = {file.images[image].name.partition("@")[2] for image in file.pair_images[:, 1]}
+        assert seconds == {"shrunk-1.5-turned--90"}
+
+    @pytest.mark.parametrize(("option", "value"), [("--shrink", 0.9), ("--turn", 181), ("--turn", -181)])
+    def test_alterations_out_of_range(self, places, tmp_path, option, value):
+        result = run("colmap", places / "one", "-o", tmp_path / "out.h5", *SCENE, option, value)
+        assert result.exit_code == 2
+        assert option in result.stderr
+
     def test_jobs_do_not_matter(self, places, scene_file, tmp_path):
         result = run("colmap", places / "one", "-o", tmp_path / "out.h5", *SCENE, "--jobs", 2)
         assert (result.exit_code, result.stderr) == (0, "")

@@ -96,11 +96,13 @@ def test_no_option_makes_the_defaults_of_the_class(name):
 
 @each_setting
 def test_an_option_changes_its_setting_and_no_other(name, place):
-    _, default = field_of(name, place)
+    field, default = field_of(name, place)
     if isinstance(default, bool):
         value, arguments = not default, [flag_of(place).replace("--", "--no-") if default else flag_of(place)]
     else:
-        value = default / 2 if isinstance(default, float) else default + 1
+        halved = default / 2
+        can_be_halved = isinstance(default, float) and halved != default and halved >= (field.metadata["low"] or 0)
+        value = halved if can_be_halved else default + 1
         arguments = [flag_of(place), value]
     before, after = flat(asdict(KINDS[name]())), flat(asdict(make_settings(KINDS[name], parse(name, *arguments))))
     assert {key for key in before if before[key] != after[key]} == {place}

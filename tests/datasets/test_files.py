@@ -301,8 +301,8 @@ class TestRefused:
 
     def test_another_version(self, scene, path):
         with h5py.File(path, "a") as file:
-            file.attrs["version"] = 2
-        with pytest.raises(StorageError, match="correspondence file version 2, but this logpolar reads version 1"):
+            file.attrs["version"] = 3
+        with pytest.raises(StorageError, match="correspondence file version 3, but this logpolar reads version 2"):
             CorrespondenceFile(path)
 
     @pytest.mark.parametrize("share", [0.01, 0.5, 0.99])

@@ -5,7 +5,8 @@ Layout: four tables of columns of equal length, and the bytes of the images.
     /                 attributes: format, version, settings (JSON), complete
     /summary          JSON: counts, versions, what was left out
     /images           name, path, part (train, validation, test), size (I, 2: width, height), rejects (I, causes),
-                      keypoints (I, 2: first row and end in /keypoints), data, depth (I, 2: first and end in /bytes)
+                      keypoints (I, 2: first row and end in /keypoints), data, depth (I, 2: first and end in /bytes),
+                      camera (I, 3, 7: [matrix | rotation | translation], NaN without one)
     /keypoints        xy (K, 2), size, angle, response, depth (NaN: unknown)
     /pairs            images (P, 2), correspondences (P, 2: first row and end), rejects (P, causes)
     /correspondences  keypoints (C, 2: rows within those of the images), warp (C, 2, 2), log_scale_ratio,
@@ -31,6 +32,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from logpolar.cameras import Camera, Matrix
 from logpolar.datasets.correspondences import Correspondences, ImagePair
 from logpolar.errors import ImageError, StorageError
 from logpolar.hdf5 import FileKind, Hdf5File
@@ -62,7 +64,7 @@ class CorrespondenceFile(Hdf5File):
     ...         pair = file.read(number)
     """
 
-    kind = FileKind("logpolar-correspondences", 1, "correspondence file")
+    kind = FileKind("logpolar-correspondences", 2, "correspondence file")
 
     def __init__(self, path: str | Path) -> None:
         super().__init__(path)
@@ -85,6 +87,7 @@ class CorrespondenceFile(Hdf5File):
         parts, sizes = self.column("images", "part").tolist(), self.column("images", "size").tolist()
         ranges = ("images/keypoints", "images/data", "images/depth", "pairs/correspondences")
         self._ranges = {name: self.column(*name.split("/")) for name in ranges}
+        self._cameras: Matrix = self.column("images", "camera")
         self.pair_images: NDArray[np.int32] = self.column("pairs", "images")
         try:
             entries = zip(names, parts, sizes, strict=True)
@@ -105,6 +108,8 @@ class CorrespondenceFile(Hdf5File):
                 raise self._damaged(name)
         if self.pair_images.shape != (pairs, 2) or not ((self.pair_images >= 0) & (self.pair_images < images)).all():
             raise self._damaged("pairs/images")
+        if self._cameras.shape != (images, 3, 7):
+            raise self._damaged("images/camera")
         if not isinstance(self.summary, dict):
             raise self._damaged("summary")
 
@@ -149,6 +154,11 @@ class CorrespondenceFile(Hdf5File):
     def read_depths(self, image: int) -> FloatArray:
         """Depths of an image's keypoints; NaN where unknown."""
         return self._rows("images/keypoints", image, "keypoints", ("depth",))[0]
+
+    def read_camera(self, image: int) -> Camera | None:
+        """The camera of a scene's image, in the pixels of the file's image; None of a view of a photo."""
+        table = self._cameras[image]
+        return Camera.from_table(*self.images[image].size, table.copy()) if np.isfinite(table).all() else None
 
     def read_image(self, image: int) -> Bytes:
         """The 8 bit gray image that the keypoints were found in."""

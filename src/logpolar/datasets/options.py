@@ -66,6 +66,26 @@ class ImageRules:
 
 
 @dataclass(frozen=True)
+class SecondViewRules:
+    """How the second image of each pair of a scene is altered. Altered copies are always inside the file."""
+
+    shrink: float = setting(
+        1.0, "The second image of each pair is reduced by this factor before keypoints are found.", 1
+    )
+    turn: float = setting(
+        0.0,
+        "Degrees by which the second image of each pair is turned, clockwise on the screen, "
+        "before keypoints are found.",
+        -180,
+        180,
+    )
+
+    @property
+    def alters(self) -> bool:
+        return self.shrink != 1 or self.turn != 0
+
+
+@dataclass(frozen=True)
 class SplitRules:
     """What the images are for."""
 
@@ -80,6 +100,7 @@ class SceneOptions:
 
     pairs: PairRules = field(default_factory=PairRules)
     images: ImageRules = field(default_factory=ImageRules)
+    second: SecondViewRules = field(default_factory=SecondViewRules)
     keypoints: KeypointRules = field(default_factory=KeypointRules)
     depth: DepthRules = field(default_factory=DepthRules)
     rules: CorrespondenceRules = field(default_factory=lambda: CorrespondenceRules(max_count=1000))

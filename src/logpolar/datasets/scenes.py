@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from logpolar.cameras import Camera, Transfer
 from logpolar.colmap.library import import_pycolmap
 from logpolar.colmap.workspace import Scene, read_workspace
+from logpolar.datasets.altering import altered_name
 from logpolar.datasets.building import (
     BuildReport,
     fingerprint,
@@ -76,9 +77,9 @@ def build_scene(
         if not was_complete:
             scratch = _open_scratch(writer.path)
             _load.cache_clear()  # of views in a scratch folder of the same name
-            tasks = _view_tasks(scene, shared, parts, options, writer, scratch)
-            left_out = scene.left_out | _prepare_views(tasks, len(names), writer, jobs, progress)
-            usable = [pair for pair in pairs if all(names[view] in writer.images for view in pair.views)]
+            tasks = _view_tasks(scene, shared, parts, pairs, options, writer.path, scratch)
+            left_out = scene.left_out | _prepare_views(tasks, writer, jobs, progress)
+            usable = [pair for pair in pairs if all(n in writer.images for n in _pair_names(names, pair, options))]
             if not usable:
                 writer.path.unlink()
                 _drop_scratch(scratch)
@@ -124,27 +125,36 @@ def _drop_scratch(folder: Path) -> None:
         folder.rmdir()
 
 
-def _scratch_file(scratch: Path, view: int) -> Path:
-    return scratch / f"{view}.view.npz"
+def _scratch_file(scratch: Path, view: int, altered: bool) -> Path:
+    return scratch / f"{view}{'-altered' if altered else ''}.view.npz"
+
+
+def _pair_names(names: list[str], pair: Pair, options: SceneOptions) -> tuple[str, str]:
+    """What the two images of a pair are called in the file."""
+    second = names[pair.second]
+    return names[pair.first], altered_name(second, options.second) if options.second.alters else second
 
 
 def _view_tasks(
     scene: Scene,
     shared: NDArray[np.int32],
     parts: dict[str, str],
+    pairs: list[Pair],
     options: SceneOptions,
-    writer: CorrespondenceWriter,
+    output: Path,
     scratch: Path,
 ) -> list[ViewTask]:
-    """The views that are still to be prepared."""
+    """All views that go into the file. Where second images are altered, only what is first or second in a pair."""
+    wanted = [(number, False) for number in range(len(scene.views))]
+    if options.second.alters:
+        wanted = sorted({(pair.first, False) for pair in pairs} | {(pair.second, True) for pair in pairs})
     tasks = []
-    for number, view in enumerate(scene.views):
-        target = _scratch_file(scratch, number)
-        if view.name in writer.images and target.exists():
-            continue
+    for number, altered in wanted:
+        view = scene.views[number]
         others = confirming_views(scene, shared, number, options.depth.max_neighbours)
-        path = Path(os.path.relpath(view.image.resolve(), writer.path.parent.resolve())).as_posix()
-        tasks.append(ViewTask(view, parts[view.name], others, options, path, target))
+        path = Path(os.path.relpath(view.image.resolve(), output.parent.resolve())).as_posix()
+        target = _scratch_file(scratch, number, altered)
+        tasks.append(ViewTask(view, parts[view.name], others, options, path, target, altered))
     return tasks
 
 
@@ -154,18 +164,17 @@ def confirming_views(scene: Scene, shared: NDArray[np.int32], view: int, most: i
     return [(scene.views[other].depth, scene.views[other].camera) for other in ranking if shared[view, other] > 0]
 
 
-def _prepare_views(
-    tasks: list[ViewTask], total: int, writer: CorrespondenceWriter, jobs: int, progress: bool
-) -> dict[str, str]:
-    """Prepare views and store their images; those that cannot be used, with the reason."""
+def _prepare_views(tasks: list[ViewTask], writer: CorrespondenceWriter, jobs: int, progress: bool) -> dict[str, str]:
+    """Prepare those views that are not yet, and store their images; those that cannot be used, with the reason."""
     left_out: dict[str, str] = {}
+    todo = [task for task in tasks if task.name not in writer.images or not task.target.exists()]
 
     def records() -> Iterator[ImageRecord]:
-        made = in_processes(prepare_view, tasks, jobs)
-        for task, result in with_progress(made, "image", total, total - len(tasks), progress):
+        made = in_processes(prepare_view, todo, jobs)
+        for task, result in with_progress(made, "image", len(tasks), len(tasks) - len(todo), progress):
             if isinstance(result, str):
                 left_out[task.view.name] = result
-            elif task.view.name not in writer.images:
+            elif task.name not in writer.images:
                 yield result
 
     in_batches(records(), 8, partial(writer.add, pairs=()))
@@ -195,10 +204,11 @@ def _link_views(
     """Find the correspondences of all pairs that are not in the file yet."""
     tasks = []
     for pair in pairs:
-        key = names[pair.first], names[pair.second]
+        key = _pair_names(names, pair, options)
         if key not in writer.pairs:
-            files = [_scratch_file(scratch, view) for view in pair.views]
-            tasks.append(_LinkTask(key, (options.split.seed, *pair.views), files[0], files[1], options))
+            first = _scratch_file(scratch, pair.first, altered=False)
+            second = _scratch_file(scratch, pair.second, altered=options.second.alters)
+            tasks.append(_LinkTask(key, (options.split.seed, *pair.views), first, second, options))
 
     def records() -> Iterator[PairRecord]:
         made = in_processes(_link, tasks, jobs)

@@ -12,6 +12,7 @@ import numpy as np
 from logpolar.cameras import Camera
 from logpolar.colmap.depth_maps import read_depth
 from logpolar.colmap.workspace import View
+from logpolar.datasets.altering import Alteration, altered_name
 from logpolar.datasets.building import sift
 from logpolar.datasets.depth import Planes, confirmed_inverse_depth, fit_planes, invert, nearest
 from logpolar.datasets.options import DepthRules, ImageRules, SceneOptions
@@ -25,7 +26,7 @@ _PICTURE_SIDE = 256  # pixels of a depth picture's longer side
 
 @dataclass(frozen=True, eq=False)
 class PreparedView:
-    """What pairing needs of a view; pixels are those of the reduced image."""
+    """What pairing needs of a view; pixels are those of the image in the file."""
 
     camera: Camera
     keypoints: Keypoints
@@ -38,7 +39,7 @@ class PreparedView:
         np.savez(
             half,
             shape=(camera.width, camera.height),
-            pose=np.concatenate([camera.matrix, camera.rotation, camera.translation[:, None]], axis=1),
+            camera=camera.table,
             keypoints=np.concatenate([keypoints.table, keypoints.response[:, None]], axis=1),
             planes=np.concatenate([planes.inverse_depth[:, None], planes.slope], axis=1),
         )
@@ -47,9 +48,9 @@ class PreparedView:
     @classmethod
     def load(cls, path: Path) -> PreparedView:
         with np.load(path) as stored:
-            (width, height), pose = stored["shape"].tolist(), stored["pose"]
+            width, height = stored["shape"].tolist()
+            camera = Camera.from_table(width, height, stored["camera"])
             points, planes = stored["keypoints"], stored["planes"]
-        camera = Camera(width, height, pose[:, :3], pose[:, 3:6], pose[:, 6])
         keypoints = Keypoints(points[:, :2], points[:, 2], points[:, 3], points[:, 4])
         return cls(camera, keypoints, Planes(planes[:, 0], planes[:, 1:]))
 
@@ -64,6 +65,12 @@ class ViewTask:
     options: SceneOptions
     relative_path: str  # of the image, from the folder of the output
     target: Path  # where the prepared view goes
+    altered: bool = False  # as the second of a pair
+
+    @property
+    def name(self) -> str:
+        """Of the image in the file."""
+        return altered_name(self.view.name, self.options.second) if self.altered else self.view.name
 
 
 def prepare_view(task: ViewTask) -> ImageRecord | str:
@@ -79,33 +86,42 @@ def prepare_view(task: ViewTask) -> ImageRecord | str:
 def _prepare_view(task: ViewTask) -> ImageRecord:
     options = task.options
     image = _read_image(task.view)
-    data = _encoded_image(image, task.view.image, options.images) if options.images.embed else b""
+    reduced = shrink(to_gray(image), options.images.max_size)
+    height, width = reduced.shape
+    camera = task.view.camera.resized(width, height)
+    alteration = Alteration.of(width, height, options.second) if task.altered else None
+    if alteration:
+        camera = alteration.camera(camera)
+        data = encode_gray(to_bytes(alteration.image(reduced)), options.images.quality)
+    else:
+        data = _encoded_image(image, task.view.image, options.images) if options.images.embed else b""
     # Found in just the pixels that a reader of the file will see.
-    gray = to_gray(decode_gray(data)) if data else to_gray(to_bytes(shrink(to_gray(image), options.images.max_size)))
-    height, width = gray.shape
-    keypoints = sift(options.keypoints)(gray)
+    keypoints = sift(options.keypoints)(to_gray(decode_gray(data) if data else to_bytes(reduced)))
+    # Depth is looked up where the keypoints lie in the image as it was.
     depth, inverse_depth = read_surface(task.view, task.confirming, options.depth, width)
     factor = depth.shape[1] / width, depth.shape[0] / height
-    placed = keypoints.resized(*factor)
+    placed = (alteration.keypoints_back(keypoints) if alteration else keypoints).resized(*factor)
     planes = fit_planes(inverse_depth, placed.xy, placed.size / 2, options.depth)
     planes = Planes(planes.inverse_depth, planes.slope * np.array(factor, np.float32))
+    planes = alteration.planes(planes) if alteration else planes
     known, confirmed = (nearest(values, placed.xy[:, 0], placed.xy[:, 1]) > 0 for values in (depth, inverse_depth))
     counts = (~known).sum(), (known & ~confirmed).sum(), (confirmed & ~planes.known).sum()
     # Those that may have partners come first, so that the others can be cut off in the file.
     order = np.lexsort((-keypoints.response, ~planes.known))
     keypoints, planes = keypoints[order], planes[order]
     kept = slice(int(planes.known.sum()) + options.keypoints.distractors)
-    PreparedView(task.view.camera.resized(width, height), keypoints, planes).save(task.target)
+    PreparedView(camera, keypoints, planes).save(task.target)
     return ImageRecord(
-        name=task.view.name,
+        name=task.name,
         part=task.part,
-        size=(width, height),
+        size=(camera.width, camera.height),
         keypoints=keypoints[kept],
         data=data,
-        path="" if options.images.embed else task.relative_path,
+        path="" if data else task.relative_path,
         depth=planes.depth[kept],
-        depth_picture=_depth_picture(inverse_depth),
+        depth_picture=_depth_picture(alteration.depth(inverse_depth) if alteration else inverse_depth),
         rejects=dict(zip(IMAGE_CAUSES, map(int, counts), strict=True)),
+        camera=camera,
     )
 
 

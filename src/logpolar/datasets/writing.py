@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from logpolar.cameras import Camera
 from logpolar.datasets.correspondences import PAIR_CAUSES, Correspondences
 from logpolar.datasets.files import PARTS, CorrespondenceFile
 from logpolar.hdf5 import Hdf5Writer
@@ -34,6 +35,7 @@ class ImageRecord:
     depth: FloatArray | None = None  # (N,) of the keypoints
     depth_picture: bytes = b""
     rejects: Mapping[str, int] = field(default_factory=dict)
+    camera: Camera | None = None  # of a scene's image
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,6 +121,7 @@ _COLUMNS: dict[str, dict[str, tuple[Any, tuple[int, ...]]]] = {
         "data": (np.int64, (2,)),
         "depth": (np.int64, (2,)),
         "rejects": (np.int32, (len(IMAGE_CAUSES),)),
+        "camera": (np.float64, (3, 7)),
     },
     "keypoints": {
         "xy": (np.int32, (2,)),
@@ -145,6 +148,7 @@ _ABOUT = {
     "images/path": "of an image that is not inside, relative to this file's folder",
     "images/keypoints": "first row and end in keypoints",
     "images/data": "first byte and end in bytes: the encoded image",
+    "images/camera": "[matrix | rotation | translation], X camera = rotation X + translation; NaN: not known",
     "images/depth": "first byte and end in bytes: a picture of the depth; 0: unknown, otherwise nearer is brighter",
     "keypoints/xy": "pixels; the centre of the top-left pixel is (0, 0)",
     "keypoints/size": "diameter in pixels, 2 sigma",
@@ -218,6 +222,7 @@ def _append_images(file: Any, records: Sequence[ImageRecord]) -> None:
             "data": [data],
             "depth": [picture],
             "rejects": [[record.rejects.get(cause, 0) for cause in IMAGE_CAUSES]],
+            "camera": [np.full((3, 7), np.nan) if record.camera is None else record.camera.table],
         }
         _append_rows(file, "images", row)
 
