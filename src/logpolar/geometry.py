@@ -67,13 +67,13 @@ def estimate_essential(
         lambda a, b: cv2.findEssentialMat(
             a, b, np.eye(3), cv2.USAC_MAGSAC, _CONFIDENCE, threshold / float(focal), _ITERATIONS
         ),
-        _rays(first, first_camera),
-        _rays(second, second_camera),
+        to_rays(first, first_camera),
+        to_rays(second, second_camera),
         minimum=5,
     )
 
 
-def _rays(points: Points, camera: Matrix) -> Matrix:
+def to_rays(points: Points, camera: Matrix) -> Matrix:
     """Points in pixels to directions (x / z, y / z) of a camera with this intrinsic matrix."""
     homogeneous = np.concatenate([np.asarray(points, np.float64), np.ones((len(points), 1))], axis=1)
     directions = homogeneous @ np.linalg.inv(np.asarray(camera, np.float64)).T
