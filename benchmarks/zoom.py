@@ -1,0 +1,358 @@
+"""Descriptors on scenes whose second images were reduced or turned: right nearest neighbours, and relative poses.
+
+python benchmarks/zoom.py FOLDER --part test --model logpolar-96,cartesian-12 --root-sift -o zoom.json
+
+FOLDER holds correspondence files of scenes (``logpolar dataset colmap --shrink 3 --distractors 8000``), by any name:
+what was done to the second images stands in the file. For each method and each alteration:
+
+    rank1   share of correspondences whose nearest neighbour is right; wrong answers are all other keypoints of the
+            second image but for those within 7 px of a correspondence, as in ``logpolar.evaluation.pairs``
+    maa     mean average accuracy at 10 degrees of poses from the strongest keypoints of both images, mutual nearest
+            neighbours, for each ratio of the ratio test; the errors of all pairs are kept in the result
+
+Each image is described once; descriptors wait in a temporary folder for the processes that match them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from logpolar.datasets.building import versions
+from logpolar.datasets.files import CorrespondenceFile
+from logpolar.evaluation.baselines import root_sift
+from logpolar.evaluation.metrics import ranks
+from logpolar.evaluation.pairs import Describe
+from logpolar.evaluation.stereo import matched_errors, mean_average_accuracy
+from logpolar.extraction import Extractor
+from logpolar.keypoints import FloatArray, Keypoints
+from logpolar.models import load_model
+from logpolar.parallel import in_processes
+from logpolar.sampling.patterns import Cartesian, Pattern
+
+SEED = 0
+NEAR = 7.0  # pixels around a correspondence in which nothing counts as a wrong answer
+CHUNK = 1024  # patches described at a time on a GPU, always as many, so that shapes stay the same
+
+
+@dataclass(frozen=True)
+class Method:
+    """A descriptor: ``kind`` is model, tfeat or root-sift, ``source`` the model's name or the file of the weights."""
+
+    kind: str
+    source: str = ""
+
+    @property
+    def name(self) -> str:
+        return {"tfeat": "TFeat", "root-sift": "RootSIFT"}.get(self.kind) or Path(self.source).stem
+
+
+@dataclass(frozen=True)
+class ImageTask:
+    """An image of a file to be described."""
+
+    file: Path
+    image: int
+    method: Method
+    folder: Path
+
+    @property
+    def target(self) -> Path:
+        return self.folder / f"{self.file.stem}-{self.method.name}-{self.image}.npy"
+
+
+@dataclass(frozen=True)
+class PairTask:
+    """A pair of described images to be matched."""
+
+    file: Path
+    pair: int
+    method: Method
+    folder: Path
+    keypoints: int
+    ratios: tuple[float, ...]
+    threshold: float
+
+
+@dataclass(frozen=True)
+class PairResult:
+    hits: int
+    correspondences: int
+    errors: list[tuple[float, float]]  # one for each ratio
+    matches: list[int]
+
+
+@lru_cache(maxsize=2)
+def open_file(path: Path) -> CorrespondenceFile:
+    return CorrespondenceFile(path)
+
+
+# Describing
+
+
+def torch_describer(network: Callable[[Any], Any], pattern: Pattern, device: str) -> Describe:
+    """Describe with a torch network, sampling included."""
+    import torch
+
+    from logpolar.sampling.torch_lookup import TorchPyramids
+
+    def describe(view: NDArray[np.uint8], keypoints: Keypoints) -> FloatArray:
+        pyramids = TorchPyramids([torch.from_numpy(view).to(device) / 255])
+        table = torch.from_numpy(keypoints.table).to(device)
+        padded = torch.cat([table, table[:1].expand(-len(table) % CHUNK, -1)])
+        parts = []
+        with torch.inference_mode():
+            for part in padded.reshape(-1, CHUNK, padded.shape[1]):
+                image = torch.zeros(len(part), dtype=torch.int64, device=device)
+                parts.append(network(pyramids.sample(image, part[:, :2], part[:, 2], part[:, 3], pattern)))
+        return np.asarray(torch.cat(parts)[: len(table)].cpu().numpy(), np.float32)
+
+    return describe
+
+
+def tfeat_network(weights: str, device: str) -> Callable[[Any], Any]:
+    """TFeat (Balntas et al., 2016): patches (N, 32, 32) in, descriptors (N, 128) out.
+
+    As published but for the length, which is 1 here: matching takes unit vectors.
+    """
+    import torch
+    from torch import nn
+
+    first, second = nn.Conv2d(1, 32, 7), nn.Conv2d(32, 64, 6)
+    features = nn.Sequential(
+        nn.InstanceNorm2d(1, affine=False), first, nn.Tanh(), nn.MaxPool2d(2, 2), second, nn.Tanh()
+    )
+    layers = nn.ModuleDict({"features": features, "descr": nn.Sequential(nn.Linear(4096, 128), nn.Tanh())})
+    layers.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
+    layers.eval().to(device)
+
+    def describe(patches: Any) -> Any:
+        values = layers["features"](patches[:, None]).flatten(1)
+        return nn.functional.normalize(layers["descr"](values), dim=1)
+
+    return describe
+
+
+@lru_cache(maxsize=1)
+def describer(method: Method, device: str) -> Describe:
+    if method.kind == "root-sift":
+        return root_sift
+    if method.kind == "tfeat":
+        return torch_describer(tfeat_network(method.source, device), Cartesian(12), device)
+    model = load_model(method.source)
+    if device == "cpu":
+        extractor = Extractor(model, max_size=None, threads=1)
+        return lambda view, keypoints: extractor.extract(view, keypoints).descriptors
+    return torch_describer(model.network().eval().to(device), model.sampling, device)
+
+
+def describe_image(device: str, task: ImageTask) -> None:
+    file = open_file(task.file)
+    keypoints = file.read_keypoints(task.image)
+    found = describer(task.method, device)(file.read_image(task.image), keypoints) if len(keypoints) else None
+    np.save(task.target, np.zeros((0, 128), np.float32) if found is None else found)
+
+
+def describe_images(tasks: list[ImageTask], device: str, jobs: int) -> None:
+    """On the GPU in this process, on the CPU in all of them."""
+    for method in dict.fromkeys(task.method for task in tasks):
+        start = time.perf_counter()
+        own = [task for task in tasks if task.method == method]
+        on_cpu = device == "cpu" or method.kind == "root-sift"
+        work = partial(describe_image, "cpu" if on_cpu else device)
+        for _ in in_processes(work, own, jobs if on_cpu else 1, use_one_thread):
+            pass
+        print(f"{method.name}: {len(own)} images described in {time.perf_counter() - start:.0f} s", flush=True)
+
+
+def use_one_thread() -> None:
+    """In each of many processes."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+# Matching
+
+
+def strongest(keypoints: Keypoints, count: int) -> NDArray[np.intp]:
+    return np.argsort(-keypoints.response, kind="stable")[:count]
+
+
+def match_pair(task: PairTask) -> PairResult:
+    file = open_file(task.file)
+    images = file.pair_images[task.pair].tolist()
+    keypoints = [file.read_keypoints(image) for image in images]
+    targets = [ImageTask(task.file, image, task.method, task.folder).target for image in images]
+    first, second = (np.load(target) for target in targets)
+    found = file.read_correspondences(task.pair, (keypoints[0], keypoints[1]))
+    hits = right_neighbours(first[found.indices[:, 0]], second, found.indices[:, 1], keypoints[1])
+    best = [strongest(each, task.keypoints) for each in keypoints]
+    pairs, ratio = mutual_neighbours(first[best[0]], second[best[1]])
+    xy = [each.xy[rows][pairs[:, side]] for side, (each, rows) in enumerate(zip(keypoints, best, strict=True))]
+    cameras = [file.read_camera(image) for image in images]
+    if cameras[0] is None or cameras[1] is None:
+        raise SystemExit(f"{task.file}: has no cameras")
+    errors, matches = [], []
+    for most in task.ratios:
+        keep = ratio <= most
+        errors.append(matched_errors(cameras[0], cameras[1], xy[0][keep], xy[1][keep], task.threshold))
+        matches.append(int(keep.sum()))
+    return PairResult(hits, len(found), errors, matches)
+
+
+def right_neighbours(first: FloatArray, second: FloatArray, truth: NDArray[np.int32], places: Keypoints) -> int:
+    """How many rows of ``first`` are nearest to their ``truth`` among the rows of ``second``."""
+    if len(first) == 0:
+        return 0
+    gap = np.linalg.norm(places.xy[:, None] - places.xy[truth][None], axis=2).min(axis=1)
+    answers = np.concatenate([truth, np.flatnonzero(gap >= NEAR)])  # what corresponds is 7 px apart from each other
+    distances = np.sqrt(np.maximum(2 - 2 * first @ second[answers].T, 0))
+    return int((ranks(distances, np.arange(len(first))) == 0).sum())
+
+
+def mutual_neighbours(first: FloatArray, second: FloatArray) -> tuple[NDArray[np.intp], NDArray[np.floating]]:
+    """Mutual nearest neighbours (K, 2) by row, and the ratio of the best distance to the second best.
+
+    What ``logpolar.matching`` finds, once for all ratios.
+    """
+    if len(first) == 0 or len(second) < 2:
+        return np.zeros((0, 2), np.intp), np.zeros(0)
+    similarity = first @ second.T
+    nearest, back = similarity.argmax(axis=1), similarity.argmax(axis=0)
+    rows = np.flatnonzero(back[nearest] == np.arange(len(first)))
+    two = np.partition(similarity[rows], -2, axis=1)[:, -2:]
+    runner_up, best = np.sqrt(np.maximum(2 - 2 * two, 0)).T
+    ratio = np.divide(best, runner_up, out=np.ones_like(best), where=runner_up > 0)
+    return np.stack([rows, nearest[rows]], axis=1), ratio
+
+
+# Results
+
+
+def alteration_of(file: CorrespondenceFile) -> str:
+    second = file.settings.get("second", {})
+    turn = f", turn {second['turn']:g}" if second.get("turn") else ""
+    return f"zoom {second.get('shrink', 1):g}{turn}"
+
+
+def draw_pairs(file: CorrespondenceFile, part: str, count: int) -> list[int]:
+    """The same of a scene, whatever was done to its second images."""
+    pairs = file.pairs(part)
+    chosen = np.random.default_rng(SEED).permutation(len(pairs))[:count]
+    return sorted(pairs[index] for index in chosen)
+
+
+def summarise(results: list[tuple[PairTask, PairResult]], ratios: tuple[float, ...]) -> dict[str, Any]:
+    """Of pairs of one method and one alteration."""
+    hits, count = (sum(getattr(result, name) for _, result in results) for name in ("hits", "correspondences"))
+    maa = {f"{r:g}": mean_average_accuracy([res.errors[k] for _, res in results]) for k, r in enumerate(ratios)}
+    matches = {f"{r:g}": float(np.median([res.matches[k] for _, res in results])) for k, r in enumerate(ratios)}
+    return {
+        "pairs": len(results),
+        "correspondences": count,
+        "rank1": hits / count if count else None,
+        "maa": maa,
+        "matches_median": matches,
+    }
+
+
+def in_full(results: list[tuple[PairTask, PairResult]], ratios: tuple[float, ...]) -> dict[str, Any]:
+    """The summary with what it was made of, by scene file."""
+    scenes: dict[str, Any] = {}
+    for name in dict.fromkeys(task.file.stem for task, _ in results):
+        own = [(task, result) for task, result in results if task.file.stem == name]
+        errors = {f"{r:g}": np.round([res.errors[k] for _, res in own], 3).tolist() for k, r in enumerate(ratios)}
+        pairs = [(task.pair, result.hits, result.correspondences) for task, result in own]
+        scenes[name] = {**summarise(own, ratios), "pair_hits_correspondences": pairs, "errors": errors}
+    return {**summarise(results, ratios), "scenes": scenes}
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    return tuple(float(value) for value in text.split(","))
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--part", choices=("train", "validation", "test"), default="test")
+    parser.add_argument("--model", default="", help="names or files, with commas between")
+    parser.add_argument("--tfeat", default="", help="file of TFeat's weights")
+    parser.add_argument("--root-sift", action="store_true")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--keypoints", type=int, default=2000, help="of each image, for poses")
+    parser.add_argument("--pairs", type=int, default=100, help="of each file")
+    parser.add_argument("--ratios", type=numbers, default=(0.75, 0.8, 0.85, 0.9, 0.95, 1.0))
+    parser.add_argument("--threshold", type=float, default=1.0, help="of the essential matrix, in pixels")
+    parser.add_argument("--pattern", default="*.h5", help="which files of the folder")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    return parser.parse_args()
+
+
+def methods_of(options: argparse.Namespace) -> list[Method]:
+    methods = [Method("model", source) for source in options.model.split(",") if source]
+    methods += [Method("tfeat", options.tfeat)] if options.tfeat else []
+    methods += [Method("root-sift")] if options.root_sift else []
+    if not methods or len({method.name for method in methods}) < len(methods):
+        raise SystemExit("name one method or more, each once")
+    return methods
+
+
+def all_tasks(options: argparse.Namespace, folder: Path) -> tuple[list[ImageTask], list[PairTask], dict[Path, str]]:
+    images, pairs, kinds = [], [], {}
+    methods = methods_of(options)
+    for path in sorted(options.folder.glob(options.pattern)):
+        with CorrespondenceFile(path) as file:
+            kinds[path] = alteration_of(file)
+            chosen = draw_pairs(file, options.part, options.pairs)
+            shown = np.unique(file.pair_images[chosen]).tolist()
+        settings = options.keypoints, options.ratios, options.threshold
+        images += [ImageTask(path, image, method, folder) for method in methods for image in shown]
+        pairs += [PairTask(path, pair, method, folder, *settings) for method in methods for pair in chosen]
+    return images, pairs, kinds
+
+
+def measure(options: argparse.Namespace) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Method, alteration, and what was measured."""
+    with tempfile.TemporaryDirectory() as folder:
+        images, pairs, kinds = all_tasks(options, Path(folder))
+        describe_images(images, options.device, options.jobs)
+        start = time.perf_counter()
+        groups = defaultdict(list)
+        for task, result in in_processes(match_pair, pairs, options.jobs):
+            groups[task.method.name, kinds[task.file]].append((task, result))
+        print(f"{len(pairs)} pairs matched in {time.perf_counter() - start:.0f} s", flush=True)
+    for (name, kind), results in sorted(groups.items()):
+        yield name, kind, in_full(results, options.ratios)
+
+
+def main() -> None:
+    # For the processes that will be started: each has one core.
+    os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
+    options = arguments()
+    settings = {key: str(value) if isinstance(value, Path) else value for key, value in vars(options).items()}
+    methods: dict[str, Any] = defaultdict(dict)
+    for name, kind, found in measure(options):
+        methods[name][kind] = found
+        share = "-" if found["rank1"] is None else f"{found['rank1']:.3f}"
+        maa = "  ".join(f"{ratio}: {value:.3f}" for ratio, value in found["maa"].items())
+        print(f"{name:20}{kind:16}{found['correspondences']:8} rank1 {share}   maa {maa}", flush=True)
+    result = {"seed": SEED, "settings": settings, "versions": versions(), "methods": methods}
+    options.output.write_text(json.dumps(result) + "\n")
+
+
+if __name__ == "__main__":
+    main()
