@@ -107,9 +107,12 @@ def test_inside_is_the_area_of_the_pixels():
     assert 0.4 < mask.mean() < 0.6
 
 
-@pytest.mark.parametrize("pattern", [LogPolar(64, 24, 48, 0.25, 99.0, False), LogPolar(), Cartesian(16.0)])
+@pytest.mark.parametrize("pattern", [LogPolar(64, 24, 48, 0.25, 99.0, False, "mean"), LogPolar(), Cartesian(16.0)])
 def test_plain_values_and_back(pattern):
     assert pattern_from_dict(pattern_to_dict(pattern)) == pattern
+
+
+REST = {"antialias": True, "outside": "reflect"}
 
 
 @pytest.mark.parametrize(
@@ -120,9 +123,10 @@ def test_plain_values_and_back(pattern):
         ({"pattern": "cartesian"}, "lambda"),
         ({"pattern": "cartesian", "lambda": 12, "colour": 1}, "colour"),
         ({"pattern": "cartesian", "lambda": 12, "rows": 32, "columns": 32}, "antialias"),
-        ({"pattern": "cartesian", "lambda": -1, "rows": 32, "columns": 32, "antialias": True}, "positive"),
-        ({"pattern": "cartesian", "lambda": 12, "rows": 32.0, "columns": 32, "antialias": True}, "row"),
-        ({"pattern": "cartesian", "lambda": 12, "rows": 32, "columns": 32, "antialias": "no"}, "antialias"),
+        ({"pattern": "cartesian", "lambda": -1, "rows": 32, "columns": 32, **REST}, "positive"),
+        ({"pattern": "cartesian", "lambda": 12, "rows": 32.0, "columns": 32, **REST}, "row"),
+        ({"pattern": "cartesian", "lambda": 12, "rows": 32, "columns": 32, **REST, "antialias": "no"}, "antialias"),
+        ({"pattern": "cartesian", "lambda": 12, "rows": 32, "columns": 32, **REST, "outside": "black"}, "outside"),
     ],
 )
 def test_what_is_no_pattern_is_refused(values, message):

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from logpolar.keypoints import FloatArray, Keypoints
-from logpolar.sampling.patterns import Pattern, SamplePoints, inside, pyramid_level, reflect
+from logpolar.sampling.patterns import Pattern, SamplePoints, fill_outside, inside, pyramid_level, reflect
 
 _REMAP_LIMIT = 32767
 """cv2.remap refuses images, and maps, with a side this long."""
@@ -54,6 +54,8 @@ class ImagePyramid:
         patches = np.empty((len(keypoints), pattern.rows, pattern.columns), np.float32)
         for part, points in _located(keypoints, pattern):
             patches[part] = self._look_up(points, pattern.antialias)
+            if pattern.outside == "mean":
+                patches[part] = fill_outside(patches[part], inside(points, self.width, self.height))
         return patches
 
     def validity(self, keypoints: Keypoints, pattern: Pattern) -> NDArray[np.bool_]:

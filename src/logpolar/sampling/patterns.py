@@ -23,6 +23,13 @@ Array: TypeAlias = Any
 """A numpy array or a torch tensor."""
 
 
+Outside: TypeAlias = Literal["reflect", "mean"]
+"""What a sample beyond the image's edge sees: the image's reflection, or the mean of the patch's samples on the image.
+
+The reflection shows things that are not there; the mean, which the network's normalisation makes 0, shows nothing.
+"""
+
+
 class SamplePoints(NamedTuple):
     """Positions to look up: ``x`` and ``y`` (N, rows, columns) in pixels, ``spacing`` (N, columns).
 
@@ -57,6 +64,7 @@ class LogPolar:
     inner_radius: Literal["covariant", "paper"] | float = "covariant"
     radius_ratio: float = 128.0
     antialias: bool = True
+    outside: Outside = "reflect"
 
     def __post_init__(self) -> None:
         _check(self)
@@ -107,6 +115,7 @@ class Cartesian:
     rows: int = 32
     columns: int = 32
     antialias: bool = True
+    outside: Outside = "reflect"
 
     def __post_init__(self) -> None:
         _check(self)
@@ -185,6 +194,13 @@ def inside(points: SamplePoints, width: Array | int, height: Array | int) -> Arr
     return (x >= -0.5) & (x <= width - 0.5) & (y >= -0.5) & (y <= height - 0.5)
 
 
+def fill_outside(patches: Array, mask: Array) -> Array:
+    """Patches (N, rows, columns) whose samples off the image are the mean of those on it, or 0 if there are none."""
+    xp = namespace(patches)
+    total, count = (patches * mask).sum(axis=(1, 2), keepdims=True), mask.sum(axis=(1, 2), keepdims=True)
+    return xp.where(mask, patches, total / xp.clip(count, 1, None))
+
+
 def namespace(array: Array) -> Any:
     """numpy for a numpy array, torch for a torch tensor."""
     if isinstance(array, np.ndarray):
@@ -200,10 +216,10 @@ def _is_number(value: object) -> bool:
 
 def _middles(count: int, like: Array) -> Array:
     """(k + 1/2) / count for k = 0 ... count - 1, as an array of the same kind, type and device as ``like``."""
-    values = (np.arange(count) + 0.5) / count
     if isinstance(like, np.ndarray):
-        return values.astype(like.dtype)
-    return namespace(like).as_tensor(values, dtype=like.dtype, device=like.device)
+        return ((np.arange(count) + 0.5) / count).astype(like.dtype)
+    # Made on the device: a copy from the host could not be part of a recorded CUDA graph.
+    return (namespace(like).arange(count, dtype=like.dtype, device=like.device) + 0.5) / count
 
 
 def _check(pattern: Pattern) -> None:
@@ -211,5 +227,7 @@ def _check(pattern: Pattern) -> None:
         raise ValueError(f"lambda must be a positive number, not {pattern.lambda_}")
     if not isinstance(pattern.antialias, bool):
         raise ValueError(f"antialias must be true or false, not {pattern.antialias!r}")
+    if pattern.outside not in ("reflect", "mean"):
+        raise ValueError(f"outside must be 'reflect' or 'mean', not {pattern.outside!r}")
     if not all(isinstance(side, int) and side >= 1 for side in (pattern.rows, pattern.columns)):
         raise ValueError(f"a patch needs at least one row and column, not {pattern.rows} x {pattern.columns}")
