@@ -165,6 +165,6 @@ class TestGroups:
 
     def test_as_dictionary(self):
         values = score_pairs([make_pair(GRID, [[0.0, 100.0]])], self.table({4})).to_dict()
-        assert values["rank1"] == 0.9167
+        assert values["rank1"] == 0.91667
         assert values["pairs"] == 1
         assert values["correspondences"] == 12

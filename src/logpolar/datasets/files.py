@@ -131,6 +131,18 @@ class CorrespondenceFile(Hdf5File):
             raise ValueError(f"a part is one of {', '.join(PARTS)}, not {part}")
         return [n for n, (first, _) in enumerate(self.pair_images) if part in (None, self.images[first].part)]
 
+    @property
+    def correspondence_rows(self) -> NDArray[np.int64]:
+        """(P, 2): first row and end of each pair among all correspondences."""
+        return self._ranges["pairs/correspondences"]
+
+    def groups(self) -> NDArray[np.int64]:
+        """(P,): pairs with the same number may show the same things: all of a scene, those of one photo."""
+        if self.settings.get("source") != "homographies":
+            return np.zeros(len(self), np.int64)
+        photos = [self.images[first].name.rsplit("#", 1)[0] for first, _ in self.pair_images.tolist()]
+        return np.unique(photos, return_inverse=True)[1].astype(np.int64) if photos else np.zeros(0, np.int64)
+
     def read(self, pair: int) -> ImagePair:
         """The two images, their keypoints, and what corresponds."""
         first, second = self.pair_images[pair].tolist()
