@@ -1,4 +1,4 @@
-"""The ONNX graph of a network, without its weights (torch and onnx; only needed to write model files)."""
+"""The ONNX graph of a network, with or without its weights (torch and onnx; only needed to write model files)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from logpolar.network import DescriptorNetwork
 _OPSET = 18
 
 
-def export_graph(network: DescriptorNetwork) -> bytes:
+def export_graph(network: DescriptorNetwork, card: str = "") -> bytes:
     """ONNX graph ``patches`` (count, rows, columns) -> ``descriptors`` (count, 128).
 
     The network's weights appear as initializers of their own names whose data lie elsewhere: whoever runs the graph
-    supplies them. The graph's metadata say which network it is.
+    supplies them. The graph's metadata say which network it is. With a ``card`` the weights are inside, as any ONNX
+    runtime wants them, and the card is part of the metadata.
     """
     options = network.options
     example = torch.zeros(2, options.rows, options.columns)
@@ -43,14 +44,16 @@ def export_graph(network: DescriptorNetwork) -> bytes:
         exporter_log.setLevel(previous)
     assert program is not None
     graph = program.model_proto
-    _strip(graph, set(network.state_dict()))
+    _strip(graph, set() if card else set(network.state_dict()))
     del graph.metadata_props[:]
     graph.metadata_props.add(key="network", value=options.to_json())  # to be compared with the card
+    if card:
+        graph.metadata_props.add(key="card", value=card)
     return bytes(graph.SerializeToString())
 
 
 def _strip(model: onnx.ModelProto, weights: set[str]) -> None:
-    """Take the weights' data out, and the exporter's notes (source paths among them)."""
+    """Take the data of these weights out, and the exporter's notes (source paths among them)."""
     for node in model.graph.node:
         del node.metadata_props[:]
         node.doc_string = ""

@@ -1,7 +1,8 @@
-"""Checks of a path that is to be written, before any work is done for it."""
+"""Files that are to be written: checks before any work is done for them, and writing them whole or not at all."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from logpolar.errors import LogpolarError, in_words
@@ -35,3 +36,17 @@ def check_picture(path: Path, *inputs: Path) -> None:
     if path.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp"):
         raise LogpolarError(f"{path}: pictures are written as .png, .jpg or .webp")
     check_output(path, *inputs)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file so that at any moment its path names all of the old content or all of the new."""
+    half = path.with_name(f".{path.name}.half")
+    try:
+        with half.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        half.replace(path)
+    except OSError as error:
+        half.unlink(missing_ok=True)
+        raise type(error)(error.errno, error.strerror, str(path)) from error

@@ -53,11 +53,11 @@ def test_picture_shows_photo_and_lines(usual):
 
 
 def test_options_decide_the_second_view(tmp_path):
-    result = run_demo("-o", str(tmp_path / "demo.jpg"), "--zoom", "5", "--turn", "0", "--model", "cartesian-12")
+    result = run_demo("-o", str(tmp_path / "demo.jpg"), "--zoom", "5", "--turn", "0", "--model", "paper-cartesian-12")
     assert result.exit_code == 0
     assert "5x smaller" in result.stdout
     assert "turned by 0 degrees" in result.stdout
-    assert row(result.stdout, "cartesian-12")[0] > 10
+    assert row(result.stdout, "paper-cartesian-12")[0] > 10
     assert cv2.imread(str(tmp_path / "demo.jpg")) is not None
 
 
@@ -77,7 +77,7 @@ def test_output_with_an_ending_that_is_no_picture(tmp_path):
 
 def test_unknown_model_names_those_there_are(tmp_path):
     result = run_demo("-o", str(tmp_path / "demo.png"), "--model", "nonsense")
-    assert_one_error(result, "nonsense", "logpolar-96", "cartesian-12")
+    assert_one_error(result, "nonsense", "logpolar-96", "paper-cartesian-12")
     assert not (tmp_path / "demo.png").exists()
 
 

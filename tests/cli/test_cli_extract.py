@@ -87,15 +87,17 @@ class TestResult:
         assert "1 were there already" in result.stdout
 
     def test_options_reach_the_file(self, folder, tmp_path):
-        run_extract(folder, "-o", tmp_path / "out.h5", "--model", "cartesian-12", "--max-keypoints", 7, "--max-size", 0)
+        run_extract(
+            folder, "-o", tmp_path / "out.h5", "--model", "paper-cartesian-12", "--max-keypoints", 7, "--max-size", 0
+        )
         with FeatureFile(tmp_path / "out.h5") as file:
-            assert file.settings["model"] == "cartesian-12"
+            assert file.settings["model"] == "paper-cartesian-12"
             assert file.settings["max_size"] is None
             assert all(len(file.read(name)) == 7 for name in file.names())
 
     def test_overwrite(self, folder, tmp_path):
         run_extract(folder, "-o", tmp_path / "out.h5")
-        result = run_extract(folder / "deep", "-o", tmp_path / "out.h5", "--model", "cartesian-12", "--overwrite")
+        result = run_extract(folder / "deep", "-o", tmp_path / "out.h5", "--model", "paper-cartesian-12", "--overwrite")
         assert result.exit_code == 0
         assert names_in(tmp_path / "out.h5") == ["c.png"]
 
@@ -228,8 +230,8 @@ class TestBadOutput:
 
     def test_file_of_another_model(self, folder, tmp_path):
         run_extract(folder / "a.png", "-o", tmp_path / "out.h5")
-        result = run_extract(folder, "-o", tmp_path / "out.h5", "--model", "cartesian-12")
-        assert_one_error(result, "out.h5", "logpolar-96", "cartesian-12")
+        result = run_extract(folder, "-o", tmp_path / "out.h5", "--model", "paper-cartesian-12")
+        assert_one_error(result, "out.h5", "logpolar-96", "paper-cartesian-12")
         assert names_in(tmp_path / "out.h5") == ["a.png"]
 
     def test_file_with_other_settings(self, folder, tmp_path):

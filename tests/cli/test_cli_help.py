@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from logpolar.cli import main
 
-COMMANDS = ["demo", "match", "extract", "patches", "models", "dataset", "train"]
+COMMANDS = ["demo", "match", "extract", "patches", "models", "dataset", "recipe", "train", "ablate"]
 PATHS = [command for command in COMMANDS if command != "dataset"] + [
     f"dataset {name}" for name in ("colmap", "homographies", "reconstruct", "show")
 ]
@@ -89,7 +89,7 @@ def test_installed_command_answers():
         ["demo", "--noise", "nan"],
         ["patches", "a.jpg", "-o", "p.png", "--lambda", "nan"],
         ["patches", "a.jpg", "-o", "p.png", "--inner-radius", "square"],
-        ["train", "a.jpg", "-o", "m.safetensors", "--inner-radius", "nan"],
+        ["ablate", "a.toml", "-o", "folder", "--pairs", "-1"],
     ],
 )
 def test_not_a_number_is_refused(arguments):

@@ -215,7 +215,7 @@ class TestOutput:
 
     def test_an_earlier_file_is_replaced(self, photos, tmp_path):
         path = tmp_path / "matches.h5"
-        run_match(*photos, "--h5", path, "--model", "cartesian-12")
+        run_match(*photos, "--h5", path, "--model", "paper-cartesian-12")
         assert run_match(*photos, "--h5", path).exit_code == 0
         with FeatureFile(path) as file:
             assert file.names() == ["first.png", "second.png"]

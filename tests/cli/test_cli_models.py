@@ -18,7 +18,7 @@ def run_models(*arguments: object):
 @pytest.fixture
 def model_file(tmp_path):
     """A copy of a shipped model, as a file of one's own."""
-    data = (resources.files("logpolar") / "weights" / "cartesian-12.safetensors").read_bytes()
+    data = (resources.files("logpolar") / "weights" / "paper-cartesian-12.safetensors").read_bytes()
     (tmp_path / "mine.safetensors").write_bytes(data)
     return tmp_path / "mine.safetensors"
 
@@ -34,7 +34,7 @@ def test_all_shipped_models_are_shown():
 def test_one_model_with_sampling_data_figures_licence_and_hash():
     output = run_models("logpolar-96").stdout
     assert output.startswith("logpolar-96\n")
-    assert "cartesian-12" not in output
+    assert "paper-cartesian-12" not in output
     for words in ("lambda 96", "data: ", "rank1 0.", "licence: ", load_model("logpolar-96").digest[:16]):
         assert words in output
 
@@ -42,7 +42,7 @@ def test_one_model_with_sampling_data_figures_licence_and_hash():
 def test_model_file(model_file):
     result = run_models(model_file)
     assert result.exit_code == 0
-    assert load_model("cartesian-12").digest[:16] in result.stdout
+    assert load_model("paper-cartesian-12").digest[:16] in result.stdout
 
 
 def test_json_is_the_whole_card():
@@ -50,7 +50,7 @@ def test_json_is_the_whole_card():
     assert result.exit_code == 0
     cards = json.loads(result.stdout)
     assert [card["name"] for card in cards] == shipped_models()
-    assert cards[1] == json.loads(load_model("logpolar-96").card.to_json())
+    assert cards[0] == json.loads(load_model("logpolar-96").card.to_json())
 
 
 def test_unknown_name_lists_those_there_are():

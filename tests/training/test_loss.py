@@ -1,10 +1,22 @@
+"""The loss and its parts, each against a slow computation by loops."""
+
 from __future__ import annotations
+
+import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from logpolar.training.loss import distance_matrix, hardest_triplet_loss
+from logpolar.training.loss import (
+    descriptor_loss,
+    distance_matrix,
+    hardest_triplet_loss,
+    second_order_loss,
+    softmax_loss,
+)
+from logpolar.training.options import LossOptions
 
 
 def unit_vectors(count: int, size: int, seed: int) -> torch.Tensor:
@@ -12,23 +24,38 @@ def unit_vectors(count: int, size: int, seed: int) -> torch.Tensor:
     return values / values.norm(dim=1, keepdim=True)
 
 
-def loss_by_loops(anchors: torch.Tensor, positives: torch.Tensor, margin: float) -> float:
+def near(vectors: torch.Tensor, noise: float) -> torch.Tensor:
+    disturbed = vectors + noise * unit_vectors(*vectors.shape, seed=9)
+    return disturbed / disturbed.norm(dim=1, keepdim=True)
+
+
+def nothing_excluded(count: int) -> torch.Tensor:
+    return torch.zeros(count, count, dtype=torch.bool)
+
+
+def some_excluded(count: int, share: float = 0.3, seed: int = 0) -> torch.Tensor:
+    """Not symmetric; the diagonal is marked here and there as well."""
+    return torch.rand(count, count, generator=torch.Generator().manual_seed(seed)) < share
+
+
+def triplet(anchors: torch.Tensor, positives: torch.Tensor, excluded=None, margin: float = 1.0) -> torch.Tensor:
+    excluded = nothing_excluded(len(anchors)) if excluded is None else excluded
+    return hardest_triplet_loss(distance_matrix(anchors, positives), excluded, margin)
+
+
+def triplet_by_loops(anchors: torch.Tensor, positives: torch.Tensor, excluded, margin: float) -> float:
     first, second = anchors.numpy(), positives.numpy()
     total = 0.0
     for k in range(len(first)):
         wrong = []
         for other in range(len(first)):
-            if other != k:
+            if other != k and not excluded[k, other]:
                 wrong.append(np.linalg.norm(first[k] - second[other]))
+            if other != k and not excluded[other, k]:
                 wrong.append(np.linalg.norm(first[other] - second[k]))
         nearest = min([distance for distance in wrong if distance >= 0.008], default=np.inf)
         total += max(0.0, margin + np.linalg.norm(first[k] - second[k]) - nearest)
     return total / len(first)
-
-
-def near(vectors: torch.Tensor, noise: float) -> torch.Tensor:
-    disturbed = vectors + noise * unit_vectors(*vectors.shape, seed=9)
-    return disturbed / disturbed.norm(dim=1, keepdim=True)
 
 
 def test_distances_are_euclidean():
@@ -37,91 +64,184 @@ def test_distances_are_euclidean():
     np.testing.assert_allclose(distance_matrix(first, second).numpy(), expected, atol=1e-9)
 
 
-@pytest.mark.parametrize("margin", [0.3, 1.0, 2.0])
-@pytest.mark.parametrize("noise", [0.1, 1.0, 3.0])
-@pytest.mark.parametrize("count", [2, 3, 40])
-def test_by_loops(count, noise, margin):
-    anchors = unit_vectors(count, 8, 0)
-    positives = near(anchors, noise)
-    loss = hardest_triplet_loss(anchors, positives, margin)
-    assert loss.item() == pytest.approx(loss_by_loops(anchors, positives, margin), abs=1e-6)
+class TestTriplets:
+    @pytest.mark.parametrize("margin", [0.3, 1.0, 2.0])
+    @pytest.mark.parametrize("noise", [0.1, 1.0, 3.0])
+    @pytest.mark.parametrize("count", [2, 3, 40])
+    @pytest.mark.parametrize("excluding", [False, True])
+    def test_by_loops(self, count, noise, margin, excluding):
+        anchors = unit_vectors(count, 8, 0)
+        positives = near(anchors, noise)
+        excluded = some_excluded(count) if excluding else nothing_excluded(count)
+        loss = triplet(anchors, positives, excluded, margin)
+        assert loss.item() == pytest.approx(triplet_by_loops(anchors, positives, excluded, margin), abs=1e-6)
+
+    def test_a_small_example(self):
+        """d(a0, p0) = d(a1, p1) = 1; the nearest wrong pair is (a1, p0) at distance sqrt(2) for both."""
+        anchors = torch.tensor([[1.0, 0, 0], [0, 0, 1]])
+        positives = torch.tensor([[0.5, 3**0.5 / 2, 0], [-(3**0.5) / 2, 0, 0.5]])
+        assert triplet(anchors, positives).item() == pytest.approx(2 - 2**0.5, abs=1e-5)
+
+    def test_an_excluded_pair_does_not_count(self):
+        """Without (a1, p0) what is left is (a0, p1), at sqrt(2 + sqrt(3)): the loss is 2 less that."""
+        anchors = torch.tensor([[1.0, 0, 0], [0, 0, 1]])
+        positives = torch.tensor([[0.5, 3**0.5 / 2, 0], [-(3**0.5) / 2, 0, 0.5]])
+        excluded = torch.tensor([[False, False], [True, False]])
+        assert triplet(anchors, positives, excluded).item() == pytest.approx(2 - (2 + 3**0.5) ** 0.5, abs=1e-5)
+
+    def test_with_everything_excluded_there_is_nothing_to_learn(self):
+        anchors, positives = unit_vectors(6, 4, 0), unit_vectors(6, 4, 1)
+        assert triplet(anchors, positives, ~nothing_excluded(6)).item() == 0
+
+    def test_both_directions_count_the_same(self):
+        anchors, positives, excluded = unit_vectors(12, 4, 2), unit_vectors(12, 4, 3), some_excluded(12)
+        forth, back = triplet(anchors, positives, excluded, 2.0), triplet(positives, anchors, excluded.T, 2.0)
+        assert forth.item() == pytest.approx(back.item(), abs=1e-9)
+
+    def test_perfect_descriptors_cost_nothing(self):
+        assert triplet(torch.eye(6), torch.eye(6)).item() == 0
+
+    def test_equal_descriptors_cost_the_margin(self):
+        anchors, positives = unit_vectors(1, 5, 0).expand(4, -1), unit_vectors(1, 5, 1).expand(4, -1)
+        assert triplet(anchors, positives, margin=0.7).item() == pytest.approx(0.7)
+
+    def test_copies_of_a_patch_are_not_wrong_pairs(self):
+        anchors = unit_vectors(10, 8, 0)
+        positives = near(anchors, 0.8)
+        plain = triplet(anchors, positives).item()
+        positives[3] = anchors[7]
+        loss = triplet(anchors, positives).item()
+        assert loss == pytest.approx(triplet_by_loops(anchors, positives, nothing_excluded(10), 1.0), abs=1e-6)
+        assert loss != pytest.approx(plain, abs=1e-3)
+
+    def test_a_whole_batch_twice(self):
+        """Every pair has its copy in the batch; the loss is that of the batch without copies."""
+        anchors = unit_vectors(8, 8, 0)
+        once = triplet(anchors, anchors, margin=1.5).item()
+        assert triplet(anchors.repeat(2, 1), anchors.repeat(2, 1), margin=1.5).item() == pytest.approx(once)
+        assert once > 0.1
+
+    @pytest.mark.parametrize(("gap", "counts"), [(0.0085, True), (0.0075, False)])
+    def test_where_a_copy_begins(self, gap, counts):
+        """Two anchors ``gap`` apart whose positives are themselves: near, but not copies, above 0.008."""
+        anchors = torch.tensor([[1.0, 0, 0], [np.cos(gap), np.sin(gap), 0], [0, 0, 1]], dtype=torch.float64)
+        assert (triplet(anchors, anchors).item() > 0.5) == counts
+
+    def test_one_pair_alone_costs_nothing(self):
+        assert triplet(unit_vectors(1, 4, 0), unit_vectors(1, 4, 1)).item() == 0
 
 
-def test_a_small_example():
-    """d(a0, p0) = d(a1, p1) = 1; the nearest wrong pair is (a1, p0) at distance sqrt(2) for both."""
-    anchors = torch.tensor([[1.0, 0, 0], [0, 0, 1]])
-    positives = torch.tensor([[0.5, 3**0.5 / 2, 0], [-(3**0.5) / 2, 0, 0.5]])
-    assert hardest_triplet_loss(anchors, positives).item() == pytest.approx(2 - 2**0.5, abs=1e-5)
+class TestSoftmax:
+    @staticmethod
+    def by_loops(anchors: torch.Tensor, positives: torch.Tensor, excluded, temperature: float) -> float:
+        products = anchors.numpy() @ positives.numpy().T / temperature
+        count, total = len(products), 0.0
+        for k in range(count):
+            row = sum(math.exp(products[k, j]) for j in range(count) if j == k or not excluded[k, j])
+            column = sum(math.exp(products[j, k]) for j in range(count) if j == k or not excluded[j, k])
+            total += math.log(row) + math.log(column) - 2 * products[k, k]
+        return total / (2 * count)
+
+    @pytest.mark.parametrize("temperature", [0.06, 0.5])
+    @pytest.mark.parametrize("share", [0.0, 0.4])
+    def test_by_loops(self, share, temperature):
+        anchors = unit_vectors(15, 6, 0)
+        positives, excluded = near(anchors, 0.8), some_excluded(15, share)
+        loss = softmax_loss(anchors @ positives.T, excluded, temperature)
+        assert loss.item() == pytest.approx(self.by_loops(anchors, positives, excluded, temperature), abs=1e-9)
+
+    def test_with_everything_excluded_the_partner_is_certain(self):
+        products = unit_vectors(5, 4, 0) @ unit_vectors(5, 4, 1).T
+        assert softmax_loss(products, ~nothing_excluded(5), 0.06).item() == pytest.approx(0, abs=1e-12)
+
+    def test_knowing_nothing(self):
+        """Eight equal answers: ln 8."""
+        assert softmax_loss(torch.ones(8, 8), nothing_excluded(8), 0.1).item() == pytest.approx(math.log(8), abs=1e-5)
 
 
-def test_wrong_pairs_count_in_rows_and_columns():
-    """The nearest wrong pair of anchor 0 may be far while that of positive 0 is near."""
-    anchors, positives = unit_vectors(12, 4, 2), unit_vectors(12, 4, 3)
-    whole = hardest_triplet_loss(anchors, positives, 2.0)
-    assert whole.item() == pytest.approx(hardest_triplet_loss(positives, anchors, 2.0).item(), abs=1e-9)
+class TestSecondOrder:
+    @staticmethod
+    def by_loops(anchors: torch.Tensor, positives: torch.Tensor, excluded) -> float:
+        first, second = anchors.numpy(), positives.numpy()
+        total = 0.0
+        for i in range(len(first)):
+            allowed = [j for j in range(len(first)) if j != i and not excluded[i, j] and not excluded[j, i]]
+            neighbours = set()
+            for vectors in (first, second):
+                neighbours.update(sorted(allowed, key=lambda j: np.linalg.norm(vectors[i] - vectors[j]))[:8])
+            total += math.sqrt(
+                sum(
+                    (np.linalg.norm(first[i] - first[j]) - np.linalg.norm(second[i] - second[j])) ** 2
+                    for j in neighbours
+                )
+            )
+        return total / len(first)
+
+    @pytest.mark.parametrize("count", [5, 9, 30])
+    @pytest.mark.parametrize("share", [0.0, 0.3])
+    def test_by_loops(self, count, share):
+        anchors = unit_vectors(count, 6, 0)
+        positives, excluded = near(anchors, 0.8), some_excluded(count, share)
+        expected = self.by_loops(anchors, positives, excluded)
+        assert second_order_loss(anchors, positives, excluded).item() == pytest.approx(expected, abs=1e-4)
+        assert expected > 0.1
+
+    def test_a_turn_of_all_descriptors_costs_nothing(self):
+        """The root is taken of the sum and 1e-8: 0.0001 is left."""
+        anchors = unit_vectors(20, 6, 0)
+        turned = anchors @ torch.linalg.qr(unit_vectors(6, 6, 1)).Q
+        assert second_order_loss(anchors, turned, nothing_excluded(20)).item() == pytest.approx(1e-4, abs=1e-6)
 
 
-def test_nothing_to_learn_from_perfect_descriptors():
-    """Distances are kept at 0.001 or above, so the loss is 0 only with that much room."""
-    axes = torch.eye(6)
-    assert hardest_triplet_loss(axes, axes, margin=1.0).item() == 0
+class TestWhole:
+    ANCHORS = unit_vectors(20, 6, 0)
+    POSITIVES = near(ANCHORS, 0.8)
+    EXCLUDED = some_excluded(20)
 
+    def loss(self, **options) -> float:
+        return descriptor_loss(self.ANCHORS, self.POSITIVES, self.EXCLUDED, LossOptions(**options)).item()
 
-def test_equal_descriptors_cost_the_margin():
-    anchors = unit_vectors(1, 5, 0).expand(4, -1)
-    positives = unit_vectors(1, 5, 1).expand(4, -1)
-    assert hardest_triplet_loss(anchors, positives, 0.7).item() == pytest.approx(0.7)
+    def test_triplets_alone_by_default(self):
+        assert self.loss() == triplet(self.ANCHORS, self.POSITIVES, self.EXCLUDED).item()
+        assert self.loss(margin=1.7) == triplet(self.ANCHORS, self.POSITIVES, self.EXCLUDED, 1.7).item()
 
+    def test_parts_add_up_by_their_weights(self):
+        second = second_order_loss(self.ANCHORS, self.POSITIVES, self.EXCLUDED).item()
+        soft = softmax_loss(self.ANCHORS @ self.POSITIVES.T, self.EXCLUDED, 0.2).item()
+        assert self.loss(second_order=0.5) == pytest.approx(self.loss() + 0.5 * second)
+        assert self.loss(softmax=3, temperature=0.2) == pytest.approx(self.loss() + 3 * soft)
+        both = self.loss(second_order=2, softmax=0.25, temperature=0.2)
+        assert both == pytest.approx(self.loss() + 2 * second + 0.25 * soft)
 
-def test_copies_of_a_patch_are_not_wrong_pairs():
-    anchors = unit_vectors(10, 8, 0)
-    positives = near(anchors, 0.8)
-    plain = hardest_triplet_loss(anchors, positives).item()
-    positives[3] = anchors[7]
-    loss = hardest_triplet_loss(anchors, positives).item()
-    assert loss == pytest.approx(loss_by_loops(anchors, positives, 1.0), abs=1e-6)
-    assert loss != pytest.approx(plain, abs=1e-3)
+    @pytest.mark.parametrize(
+        "options", [LossOptions(), LossOptions(second_order=1), LossOptions(softmax=1, temperature=0.3)]
+    )
+    def test_gradient(self, options):
+        def loss(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+            vectors = (v / v.norm(dim=1, keepdim=True) for v in (first, second))
+            return descriptor_loss(*vectors, some_excluded(5), options)
 
+        anchors = unit_vectors(5, 4, 0).requires_grad_()
+        assert torch.autograd.gradcheck(loss, (anchors, near(unit_vectors(5, 4, 0), 0.7).requires_grad_()))
 
-def test_a_whole_batch_twice():
-    """Every pair has its copy in the batch; the loss is that of the batch without copies."""
-    anchors = unit_vectors(8, 8, 0)
-    positives = anchors.clone()
-    once = hardest_triplet_loss(anchors, positives, 1.5).item()
-    assert hardest_triplet_loss(anchors.repeat(2, 1), positives.repeat(2, 1), 1.5).item() == pytest.approx(once)
+    @pytest.mark.parametrize("excluded", [nothing_excluded(4), ~nothing_excluded(4)])
+    def test_gradient_is_finite_for_equal_descriptors(self, excluded):
+        """Pairs that are equal, and a batch in which everything is."""
+        options = LossOptions(margin=3, second_order=1, softmax=1)
+        for values in (torch.eye(4), torch.eye(4)[:1].repeat(4, 1)):
+            vectors = values.clone().requires_grad_()
+            loss = descriptor_loss(vectors, vectors, excluded, options)
+            loss.backward()
+            assert torch.isfinite(loss)
+            assert torch.isfinite(vectors.grad).all()
 
-
-@pytest.mark.parametrize(("gap", "counts"), [(0.02, True), (0.004, False)])
-def test_where_a_copy_begins(gap, counts):
-    """Two anchors ``gap`` apart whose positives are themselves: near, but not copies, above 0.008."""
-    anchors = torch.tensor([[1.0, 0, 0], [np.cos(gap), np.sin(gap), 0], [0, 0, 1]], dtype=torch.float64)
-    loss = hardest_triplet_loss(anchors, anchors)
-    assert (loss.item() > 0.5) == counts
-
-
-def test_one_pair_alone_costs_nothing():
-    assert hardest_triplet_loss(unit_vectors(1, 4, 0), unit_vectors(1, 4, 1)).item() == 0
-
-
-def test_gradient():
-    def loss(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-        return hardest_triplet_loss(*(v / v.norm(dim=1, keepdim=True) for v in (first, second)))
-
-    anchors = unit_vectors(5, 4, 0).requires_grad_()
-    positives = near(unit_vectors(5, 4, 0), 0.7).requires_grad_()
-    assert torch.autograd.gradcheck(loss, (anchors, positives))
-
-
-def test_gradient_is_finite_for_equal_descriptors():
-    vectors = torch.eye(4, requires_grad=True)
-    hardest_triplet_loss(vectors, vectors, margin=3.0).backward()
-    assert torch.isfinite(vectors.grad).all()
-
-
-def test_a_step_against_the_gradient_helps():
-    anchors = unit_vectors(10, 6, 0)
-    positives = near(anchors, 1.0).requires_grad_()
-    loss = hardest_triplet_loss(anchors, positives)
-    loss.backward()
-    with torch.no_grad():
-        assert hardest_triplet_loss(anchors, positives - 0.01 * positives.grad) < loss
+    @pytest.mark.parametrize("options", [LossOptions(), LossOptions(second_order=1, softmax=1)])
+    def test_a_step_against_the_gradient_helps(self, options):
+        anchors = self.ANCHORS
+        positives = self.POSITIVES.clone().requires_grad_()
+        loss = descriptor_loss(anchors, positives, self.EXCLUDED, replace(options, temperature=0.2))
+        loss.backward()
+        with torch.no_grad():
+            moved = positives - 0.01 * positives.grad
+            after = descriptor_loss(anchors, moved, self.EXCLUDED, replace(options, temperature=0.2))
+        assert after < loss

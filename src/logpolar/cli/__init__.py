@@ -15,7 +15,7 @@ from logpolar.cli.extract import extract
 from logpolar.cli.match import match
 from logpolar.cli.models import models
 from logpolar.cli.patches import patches
-from logpolar.cli.train import train
+from logpolar.cli.train import ablate, recipe, train
 from logpolar.errors import LogpolarError, in_words
 
 
@@ -47,5 +47,5 @@ def main() -> None:
 
 for _command in (reconstruct, show):
     dataset.add_command(_command)
-for _command in (demo, match, extract, patches, models, dataset, train):
+for _command in (demo, match, extract, patches, models, dataset, recipe, train, ablate):
     main.add_command(_command)

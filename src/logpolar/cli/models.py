@@ -29,6 +29,7 @@ def models(model: tuple[str, ...], as_json: bool) -> None:
         click.echo("  sampling: " + ", ".join(f"{key} {value}" for key, value in sampling.items()))
         click.echo(f"  data: {card.training.get('data', 'not stated')}")
         for title, figures in card.figures.items():
-            values = figures.items() if isinstance(figures, dict) else [("", figures)]
-            click.echo(f"  {title}: " + ", ".join(f"{key} {value}".strip() for key, value in values))
+            # Of figures by scene the mean will do here; the rest is in the card.
+            shown = figures.get("mean", figures) if isinstance(figures, dict) else {"": figures}
+            click.echo(f"  {title}: " + ", ".join(f"{key} {value}".strip() for key, value in shown.items()))
         click.echo(f"  licence: {card.licence}; SHA-256 {each.digest[:16]}...")

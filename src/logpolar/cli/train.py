@@ -1,80 +1,136 @@
-"""logpolar train"""
+"""logpolar train, logpolar ablate, logpolar recipe"""
 
 from __future__ import annotations
 
+import math
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import click
 
-from logpolar.cli.options import Number, inner_radius_option
-from logpolar.outputs import check_output
+from logpolar.cli.options import Command
+
+_CONFIG = click.argument("config", type=click.Path(path_type=Path))
+_OUTPUT = click.option(
+    "--output", "-o", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder of the run."
+)
+_CHANGES = click.option(
+    "--set", "changes", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a key of the config; repeatable."
+)
+_DEVICE = click.option("--device", help="Instead of the config's: cpu, cuda, cuda:1, ...")
+
+
+def _config_options(command: Command) -> Command:
+    for decorate in (_DEVICE, _CHANGES, _OUTPUT, _CONFIG):
+        command = decorate(command)
+    return command
+
+
+@contextmanager
+def _training(output: Path) -> Iterator[None]:
+    """Say what is missing without torch, and what can be gone on with after Ctrl-C."""
+    from logpolar.errors import MissingExtraError
+
+    try:
+        import onnxscript  # noqa: F401 # not needed before the end
+        import torch  # noqa: F401
+
+        from logpolar.training.run import Stopped
+    except ImportError as error:
+        raise MissingExtraError("training", "train") from error
+
+    try:
+        yield
+    except (KeyboardInterrupt, Stopped) as error:
+        words = str(error) or f"stopped; the same command continues from the last checkpoint in {output}"
+        click.echo(f"logpolar: {words}", err=True)
+        sys.exit(130)
 
 
 @click.command(
-    short_help="Train a model on photos of your own.",
-    epilog="Example: logpolar train photos/ -o my-model.safetensors --device cuda --steps 12000",
+    short_help="Train a model.",
+    epilog="Example: logpolar train my.toml -o my-model --set optimisation.steps=30000",
 )
-@click.argument("photos", nargs=-1, required=True, metavar="PHOTOS...")
-@click.option("--output", "-o", type=click.Path(path_type=Path), required=True, help="Model file (.safetensors).")
-@click.option("--pattern", type=click.Choice(["log-polar", "cartesian"]), default="log-polar", show_default=True)
-@click.option("--lambda", "lambda_", type=Number(0, min_open=True), help="Default: 96, cartesian 12.")
-@inner_radius_option
-@click.option("--circular/--no-circular", default=None, help="Default: circular for log-polar only.")
-@click.option("--antialias/--no-antialias", default=True, show_default=True)
-@click.option("--views", type=click.IntRange(min=1), default=5, show_default=True, help="Pairs made of each photo.")
-@click.option("--steps", type=click.IntRange(min=1), default=11000, show_default=True)
-@click.option("--scale-jitter", type=Number(min=0), default=0.4, show_default=True, help="Of ln(size).")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-@click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, ...")
-@click.option("--jobs", "-j", type=click.IntRange(min=1), default=2, show_default=True, help="Processes making pairs.")
-@click.option("--data", default="", help="What the photos are and where from, for the model's card.")
-def train(
-    photos: tuple[str, ...],
-    output: Path,
-    pattern: str,
-    lambda_: float | None,
-    inner_radius: Any,
-    circular: bool | None,
-    antialias: bool,
-    views: int,
-    steps: int,
-    scale_jitter: float,
-    seed: int,
-    device: str,
-    jobs: int,
-    data: str,
-) -> None:
-    """Train a model on photos seen through random homographies (needs the extra 'torch').
+@_config_options
+@click.option("--overwrite", is_flag=True, help="Start anew in a folder that holds another run.")
+def train(config: Path, output: Path, changes: tuple[str, ...], device: str | None, overwrite: bool) -> None:
+    """Train what CONFIG, a TOML file, says (needs the extra 'train').
 
-    Every sixteenth photo is kept for validation. On a GPU this takes minutes, on a CPU a day.
+    The folder gets the model file, its card, the log and checkpoints; the same command goes on with a run that was
+    stopped, to the same result. On a GPU a model takes a minute or two, on a CPU a day. Several GPUs or machines:
+    torchrun --nproc-per-node 2 -m logpolar train CONFIG -o FOLDER.
     """
-    from logpolar.errors import LogpolarError, MissingExtraError
+    with _training(output):
+        from logpolar.training.config import read_config
+        from logpolar.training.run import in_words, train
+        from logpolar.training.validation import summary
 
-    try:
-        import torch  # noqa: F401
+        settings = read_config(config, _all_changes(changes, device))
+        report = train(settings, output, overwrite, progress=True)
+    for name, score in report.scores.items():
+        click.echo(f"{name}: {in_words(score)} ({score.correspondences} correspondences)")
+    if report.scores:
+        click.echo(f"validation, mean: {in_words(summary(report.scores))}")
+    click.echo(f"{'complete before: ' if report.was_complete else 'wrote '}{report.model}")
 
-        from logpolar.training.photos import PhotoRecipe, train_on_photos
-    except ImportError as error:
-        raise MissingExtraError("training", "torch") from error
-    from logpolar.images import find_images
-    from logpolar.sampling import Cartesian, LogPolar
-    from logpolar.training.batches import BatchOptions
-    from logpolar.training.loop import TrainingOptions
 
-    if output.suffix != ".safetensors":
-        raise LogpolarError(f"{output}: a model file's name ends with .safetensors")
-    check_output(output)
-    log_polar = pattern == "log-polar"
-    recipe = PhotoRecipe(
-        pattern=LogPolar(lambda_ or 96.0, inner_radius=inner_radius, antialias=antialias)
-        if log_polar
-        else Cartesian(lambda_ or 12.0, antialias=antialias),
-        circular=log_polar if circular is None else circular,
-        views=views,
-        batch=BatchOptions(scale_jitter=scale_jitter),
-        training=TrainingOptions(steps=steps, seed=seed),
-    )
-    score = train_on_photos(list(find_images(photos).values()), output, recipe, device, jobs, data, progress=True)
-    click.echo("validation: " + ", ".join(f"{key} {value}" for key, value in score.to_dict().items()))
-    click.echo(f"wrote {output}")
+@click.command(
+    short_help="Train and test cartesian and log-polar models over lambda.",
+    epilog="Example: logpolar ablate paper.toml -o ablation --test scenes/*.h5",
+)
+@_config_options
+@click.option(
+    "--test", "tests", multiple=True, type=click.Path(path_type=Path), help="Correspondence file; repeatable."
+)
+@click.option("--lambdas", default="12,16,32,64,96,128", show_default=True, help="Numbers with commas between.")
+@click.option("--pairs", type=click.IntRange(min=0), default=0, show_default="all", help="Image pairs of a test file.")
+def ablate(
+    config: Path,
+    output: Path,
+    changes: tuple[str, ...],
+    device: str | None,
+    tests: tuple[Path, ...],
+    lambdas: str,
+    pairs: int,
+) -> None:
+    """The paper's table of supports: one model for each pattern and lambda, same data, same steps.
+
+    Models are tested on the files of --test, or on the validation parts of the training files. The table is in the
+    folder, as CSV and as Markdown. The same command continues what was stopped.
+    """
+    with _training(output):
+        from logpolar.errors import LogpolarError
+        from logpolar.training.ablation import ablate, table_markdown
+        from logpolar.training.config import read_config
+
+        try:
+            supports = [float(text) for text in lambdas.split(",")]
+            if not all(math.isfinite(support) and support > 0 for support in supports):
+                raise ValueError("there is no such support")
+        except ValueError as error:
+            raise LogpolarError(f"--lambdas are positive numbers with commas between, not '{lambdas}'") from error
+        settings = read_config(config, _all_changes(changes, device))
+        rows = ablate(settings, output, tests, supports, pairs, progress=True)
+    click.echo(table_markdown(rows), nl=False)
+    click.echo(f"wrote {output / 'table.csv'} and {output / 'table.md'}")
+
+
+@click.command(
+    short_help="Print a recipe as a config file to start from.", epilog="Example: logpolar recipe default > my.toml"
+)
+@click.argument("name", default="default")
+def recipe(name: str) -> None:
+    """Print the recipe NAME as a commented config: 'default' is the best found, 'paper' is the paper's code."""
+    from logpolar.errors import LogpolarError
+    from logpolar.training.config import recipe_to_toml
+    from logpolar.training.recipes import RECIPES
+
+    if name not in RECIPES:
+        raise LogpolarError(f"there is no recipe '{name}' (known: {', '.join(RECIPES)})")
+    click.echo(recipe_to_toml(name), nl=False)
+
+
+def _all_changes(changes: tuple[str, ...], device: str | None) -> list[str]:
+    return [*changes, *([f"run.device={device}"] if device else [])]

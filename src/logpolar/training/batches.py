@@ -5,70 +5,126 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from logpolar.datasets.correspondences import ImagePair
-from logpolar.keypoints import Keypoints
 from logpolar.sampling.patterns import Pattern
-from logpolar.sampling.torch_lookup import TorchPyramids
+from logpolar.training.augmentation import change_patches
+from logpolar.training.data import PairTable, TrainingData
+from logpolar.training.options import AugmentationOptions, BatchOptions
 
 
-@dataclass(frozen=True)
-class BatchOptions:
-    pairs: int = 16  # image pairs in a batch
-    per_pair: int = 64  # correspondences from each
-    angle_jitter: float = 10.0  # standard deviation in degrees, first patch only
-    scale_jitter: float = 0.4  # standard deviation of ln(size), first patch only
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Corresponding patches (N, rows, columns), and which pairs of them are neither right nor wrong (N, N)."""
+
+    first: Tensor
+    second: Tensor
+    excluded: Tensor
 
 
-class PairSampler:
-    """Draws batches of corresponding patches from image pairs; always pairs * per_pair of them."""
+class BatchSampler:
+    """Draws batches of corresponding patches; always ``pairs`` * ``per_pair`` of them.
+
+    Each source gives its share of the image pairs, each of another group while there are any left; a source with fewer
+    groups than that gives several pairs of a group. ``fuse`` compiles the cutting of patches into one kernel.
+    """
 
     def __init__(
         self,
-        pairs: Sequence[ImagePair],
+        data: TrainingData,
+        shares: Sequence[float],
         pattern: Pattern,
         options: BatchOptions,
-        device: torch.device | str,
-        dtype: torch.dtype = torch.float16,
+        augmentation: AugmentationOptions,
+        fuse: bool = False,
     ) -> None:
-        usable = [pair for pair in pairs if len(pair.correspondences) >= options.per_pair]
-        if len(usable) < options.pairs:
-            enough = f"{options.per_pair} or more correspondences"
-            raise ValueError(f"{len(usable)} image pairs have {enough}, but a batch needs {options.pairs}")
-        self.pattern, self.options = pattern, options
-        images = [torch.from_numpy(view) / 255 for pair in usable for view in (pair.first, pair.second)]
-        self._pyramids = TorchPyramids(images, device, dtype)
-        self._first = _table([pair.correspondences.first for pair in usable], device)
-        self._second = _table([pair.correspondences.second for pair in usable], device)
-        counts = torch.tensor([len(pair.correspondences) for pair in usable], device=device)
-        self._present = torch.arange(self._first.shape[1], device=device) < counts[:, None]
+        self.options, self.augmentation, self._data = options, augmentation, data
+        device = data.first.device
+        counts = apportion(options.pairs, shares)
+        self._sources = [
+            _Source(table, count, device) for table, count in zip(data.sources, counts, strict=True) if count
+        ]
+        self._most = max(source.most for source in self._sources)
 
-    def __len__(self) -> int:
-        return len(self._first)
+        def cut(image: Tensor, keypoints: Tensor) -> Tensor:
+            return data.pyramids.sample(image, keypoints[:, :2], keypoints[:, 2], keypoints[:, 3], pattern)
 
-    def draw(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Patches of the first and of the second views, (pairs * per_pair, rows, columns) each."""
-        options, device = self.options, self._first.device
-        pair = torch.randperm(len(self), generator=generator, device=device)[: options.pairs]
-        lottery = torch.rand(self._present[pair].shape, generator=generator, device=device)
-        chosen = (lottery + self._present[pair]).topk(options.per_pair, dim=1).indices
-        first = self._first[pair[:, None], chosen].flatten(0, 1)
-        second = self._second[pair[:, None], chosen].flatten(0, 1)
-        noise = torch.randn(2, len(first), generator=generator, device=device)
-        first[:, 2] *= torch.exp(options.scale_jitter * noise[0])
-        first[:, 3] += options.angle_jitter * noise[1]
-        pair = pair.repeat_interleave(options.per_pair)
-        return self._patches(2 * pair, first), self._patches(2 * pair + 1, second)
+        self._cut = torch.compile(cut) if fuse else cut
 
-    def _patches(self, image: Tensor, keypoints: Tensor) -> Tensor:
-        return self._pyramids.sample(image, keypoints[:, :2], keypoints[:, 2], keypoints[:, 3], self.pattern)
+    def draw(self, generator: torch.Generator) -> Batch:
+        options, augmentation, device = self.options, self.augmentation, self._data.first.device
+        drawn = [source.draw(generator) for source in self._sources]
+        images, rows, group = (torch.cat(values) for values in zip(*drawn, strict=True))
+        lottery = torch.rand(len(rows), self._most, generator=generator, device=device)
+        present = torch.arange(self._most, device=device) < (rows[:, 1] - rows[:, 0])[:, None]
+        chosen = rows[:, :1] + (lottery + present).topk(options.per_pair, dim=1).indices
+        first, second = self._data.first[chosen], self._data.second[chosen]
+        excluded = no_wrong_answers(first, second, group, options)
+        if augmentation.aligned:
+            second[..., 3] -= self._data.residual[chosen]
+        noise = torch.randn(2, *chosen.shape, generator=generator, device=device)
+        first[..., 2] *= torch.exp(augmentation.scale_jitter * noise[0])
+        first[..., 3] += augmentation.angle_jitter * noise[1]
+        keypoints = torch.cat([first.flatten(0, 1), second.flatten(0, 1)])
+        patches = self._cut(images.T.flatten().repeat_interleave(options.per_pair), keypoints)
+        patches = change_patches(patches, options.per_pair, augmentation, generator)
+        halves = patches.chunk(2)
+        return Batch(halves[0], halves[1], excluded)
 
 
-def _table(keypoints: Sequence[Keypoints], device: torch.device | str) -> Tensor:
-    """(pairs, most keypoints, 4): x, y, size, angle; rows past the end of a pair's keypoints are zero."""
-    table = torch.zeros(len(keypoints), max(map(len, keypoints)), 4)
-    for row, points in zip(table, keypoints, strict=True):
-        row[: len(points)] = torch.from_numpy(points.table)
-    return table.to(device)
+class _Source:
+    """Image pairs of one source on the device."""
+
+    def __init__(self, table: PairTable, count: int, device: torch.device) -> None:
+        _, starts, sizes = np.unique(table.group, return_index=True, return_counts=True)
+        self.count = count
+        self.most = int(np.diff(table.rows, axis=1).max())
+        self._images, self._rows, self._group, self._starts, self._sizes = (
+            torch.from_numpy(values).to(device) for values in (table.images, table.rows, table.group, starts, sizes)
+        )
+
+    def draw(self, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """Images (count, 2), rows (count, 2) and groups (count,) of pairs drawn at random."""
+        device, groups = self._starts.device, len(self._starts)
+        rounds = -(-self.count // groups)
+        order = torch.rand(groups, generator=generator, device=device).argsort()
+        group = order.repeat(rounds)[: self.count]
+        share = torch.rand(min(self.count, groups), generator=generator, device=device).repeat(rounds)[: self.count]
+        size = self._sizes[group]
+        # A group that is drawn from again gives a pair some way further on: never the same twice, if it has enough.
+        turn = torch.arange(self.count, device=device) // groups
+        number = (share * size).long().minimum(size - 1) + turn * (size // rounds).clamp(min=1)
+        pair = self._starts[group] + number % size
+        return self._images[pair], self._rows[pair], self._group[pair]
+
+
+def no_wrong_answers(first: Tensor, second: Tensor, group: Tensor, options: BatchOptions) -> Tensor:
+    """(N, N): entries that must not count as wrong answers, for keypoints (pairs, per_pair, 4) of image pairs.
+
+    Within an image pair: what is near to the truth in either image. Between pairs of one group, which may show the
+    same place: everything. The diagonal, which is right, is marked as well.
+    """
+    pairs, per_pair = first.shape[:2]
+    excluded = (group[:, None] == group[None, :])[:, None, :, None].expand(-1, per_pair, -1, per_pair).clone()
+    own = torch.arange(pairs, device=group.device)
+    excluded[own, :, own, :] = _near(first, options) | _near(second, options)
+    return excluded.reshape(pairs * per_pair, pairs * per_pair)
+
+
+def _near(keypoints: Tensor, options: BatchOptions) -> Tensor:
+    """(pairs, per_pair, per_pair): keypoints of one image nearer to each other than they should be told apart."""
+    xy, size = keypoints[..., :2], keypoints[..., 2]
+    limit = (options.near_sizes * torch.maximum(size[:, :, None], size[:, None, :])).clamp(min=options.near)
+    distance = (xy[:, :, None] - xy[:, None, :]).square().sum(dim=3)
+    return distance < limit.square()
+
+
+def apportion(total: int, shares: Sequence[float]) -> list[int]:
+    """Whole numbers in proportion to the shares that add up to ``total`` (largest remainders)."""
+    exact = np.asarray(shares, np.float64) * total / sum(shares)
+    counts = np.floor(exact).astype(int)
+    for index in np.argsort(counts - exact, kind="stable")[: total - counts.sum()]:
+        counts[index] += 1
+    return [int(count) for count in counts]

@@ -1,95 +1,142 @@
-"""The training loop."""
+"""The training step, and what must be kept to go on from it."""
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
-from logpolar.models import NetworkOptions
 from logpolar.network import DescriptorNetwork
-from logpolar.training.batches import PairSampler
-from logpolar.training.loss import hardest_triplet_loss
+from logpolar.training.batches import BatchSampler
+from logpolar.training.distributed import World
+from logpolar.training.loss import descriptor_loss
+from logpolar.training.optimisation import RunningMean, learning_rate, make_optimizer
+from logpolar.training.options import TrainingConfig
 
 
-@dataclass(frozen=True)
-class TrainingOptions:
-    """The recipe of the paper's code, shortened: SGD whose momentum is an average (dampening), linear decay to 0."""
+class Trainer:
+    """A network in training. What step n draws depends on the seed, the process and n alone: nothing of chance need be
+    kept to go on where a run was stopped.
 
-    steps: int = 11000
-    learning_rate: float = 10.0
-    momentum: float = 0.9  # also the dampening: without that a step would be 10 times too long
-    weight_decay: float = 1e-4
-    margin: float = 1.0
-    seed: int = 0
+    Several processes draw a batch each; their gradients are averaged. Wrong answers are sought within a process.
+    """
 
+    def __init__(
+        self, config: TrainingConfig, sampler: BatchSampler, device: torch.device, world: World | None = None
+    ) -> None:
+        self.config, self.step, self._sampler, self._device = config, 0, sampler, device
+        self._world = world or World()
+        torch.manual_seed(config.run.seed)
+        network: DescriptorNetwork = DescriptorNetwork(config.network).to(device).train()
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._network = network
+        self._mean = RunningMean(network, config.optimisation.averaging)
+        self._rate = torch.zeros((), device=device)
+        self._optimizer = make_optimizer(network, config.optimisation, self._rate)
+        self._generator = torch.Generator(device)
+        run: torch.nn.Module = network
+        if self._world.size > 1:
+            run = DistributedDataParallel(network, [device] if device.type == "cuda" else None)
+        self._fused = config.run.compile and device.type == "cuda"
+        self._run = torch.compile(run) if self._fused else run
+        self._recording: _Recording | None = None
+        self._eager_steps = 0
+        wanted = config.run.precision
+        self._half = device.type == "cuda" if wanted == "auto" else wanted == "bfloat16"
 
-@dataclass(frozen=True)
-class Progress:
-    """What is reported now and then while training."""
+    @property
+    def rate(self) -> float:
+        """The learning rate of the next step."""
+        return learning_rate(self.step, self.config.optimisation)
 
-    step: int
-    loss: float  # mean since the last report
-    steps_per_second: float
+    def advance(self) -> torch.Tensor:
+        """One step; its loss, still on the device."""
+        seed = int(np.random.SeedSequence((self.config.run.seed, self._world.rank, self.step)).generate_state(1)[0])
+        torch.manual_seed(seed)  # for dropout
+        self._generator.manual_seed(seed)
+        self._rate.fill_(self.rate)
+        loss = self._replay() if self._fused and self._world.size == 1 else self._compute()
+        self._mean.update(self.step)
+        self.step += 1
+        return loss
 
-
-def train(
-    sampler: PairSampler,
-    network_options: NetworkOptions,
-    options: TrainingOptions,
-    device: torch.device | str = "cpu",
-    report: Callable[[Progress], None] | None = None,
-    report_every: int = 250,
-) -> DescriptorNetwork:
-    """Train a network from scratch. The network runs in bfloat16 on a GPU, in float32 on a CPU."""
-    # Every batch has the same shape, so tuning pays. The caller's settings and random numbers are left as they were.
-    with torch.backends.cudnn.flags(enabled=True, benchmark=True), torch.random.fork_rng():
-        return _train(sampler, network_options, options, torch.device(device), report, report_every)
-
-
-def _train(
-    sampler: PairSampler,
-    network_options: NetworkOptions,
-    options: TrainingOptions,
-    device: torch.device,
-    report: Callable[[Progress], None] | None,
-    report_every: int,
-) -> DescriptorNetwork:
-    torch.manual_seed(options.seed)
-    generator = torch.Generator(device).manual_seed(options.seed)
-    network: DescriptorNetwork = DescriptorNetwork(network_options).to(device).train()
-    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    optimizer = torch.optim.SGD(
-        network.parameters(),
-        lr=options.learning_rate,
-        momentum=options.momentum,
-        dampening=options.momentum,
-        weight_decay=options.weight_decay,
-    )
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / options.steps)
-    total, since = torch.zeros((), device=device), time.perf_counter()
-    for step in range(1, options.steps + 1):
-        patches = torch.cat(sampler.draw(generator))
-        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            descriptors = network(patches)
+    def _compute(self) -> torch.Tensor:
+        """Draw a batch and make a step with it."""
+        batch = self._sampler.draw(self._generator)
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._half):
+            descriptors = self._run(torch.cat([batch.first, batch.second]))
         anchors, positives = descriptors.float().chunk(2)
-        loss = hardest_triplet_loss(anchors, positives, options.margin)
-        optimizer.zero_grad(set_to_none=True)
+        loss = descriptor_loss(anchors, positives, batch.excluded, self.config.loss)
+        self._optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        schedule.step()
-        total += loss.detach()
-        count = step % report_every or report_every
-        if count == report_every or step == options.steps:
-            mean = float(total) / count
-            if math.isnan(mean):
-                raise FloatingPointError(f"the loss is not a number after {step} steps")
-            if report:
-                report(Progress(step, mean, count / (time.perf_counter() - since)))
-            total.zero_()
-            since = time.perf_counter()
-    network.eval()
-    return network
+        self._optimizer.step()
+        return loss.detach()
+
+    def _replay(self) -> torch.Tensor:
+        """``_compute`` from a recording: hundreds of kernels by one call, for the GPU is faster than Python."""
+        if self._recording is None and self._eager_steps < _EAGER_STEPS:
+            self._eager_steps += 1
+            return _on_side_stream(self._compute)
+        if self._recording is None:
+            self._recording = _Recording(self._compute, self._generator)
+        return self._recording.replay()
+
+    @property
+    def result(self) -> DescriptorNetwork:
+        """The network as it would be shipped now: the running mean, in the mode for describing."""
+        network = self._mean.network
+        assert isinstance(network, DescriptorNetwork)
+        return network.eval()
+
+    def resume_training(self) -> None:
+        """After ``result`` was used."""
+        self._network.train()
+
+    def state(self) -> dict[str, Any]:
+        """All that changes while training."""
+        return {
+            "step": self.step,
+            "network": self._network.state_dict(),
+            "mean": self._mean.network.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from a state; raises whatever torch does if it is not one of this network."""
+        self._network.load_state_dict(state["network"])
+        self._mean.network.load_state_dict(state["mean"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._rate
+        self.step = int(state["step"])
+
+
+_EAGER_STEPS = 3  # before a step is recorded: what is made only once, as the optimiser's state, must be there
+
+
+class _Recording:
+    """A CUDA graph of a step."""
+
+    def __init__(self, compute: Callable[[], torch.Tensor], generator: torch.Generator) -> None:
+        self._graph = torch.cuda.CUDAGraph()
+        self._graph.register_generator_state(generator)
+        with torch.cuda.graph(self._graph):
+            self._loss = compute()
+
+    def replay(self) -> torch.Tensor:
+        """Make a step with the present state of the random generators; a copy of its loss."""
+        self._graph.replay()
+        return self._loss.clone()
+
+
+def _on_side_stream(compute: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """What is to be recorded later must run on a stream of its own first."""
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        loss = compute()
+    torch.cuda.current_stream().wait_stream(stream)
+    return loss

@@ -1,0 +1,5 @@
+"""python -m logpolar, for ``torchrun -m logpolar``."""
+
+from logpolar.cli import main
+
+main()

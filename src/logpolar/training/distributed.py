@@ -1,0 +1,62 @@
+"""Training in several processes, on one machine or many, as ``torchrun`` starts them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import distributed
+
+from logpolar.errors import LogpolarError
+
+
+@dataclass(frozen=True)
+class World:
+    """Which of how many processes this is."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0  # on this machine: the number of its GPU
+
+    @property
+    def is_first(self) -> bool:
+        """The first process validates and writes; the others only compute."""
+        return self.rank == 0
+
+    @classmethod
+    def from_environment(cls) -> World:
+        """What ``torchrun`` says, or a world of one process."""
+        rank, size, local = (os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+        return cls(int(rank), int(size), int(local or 0)) if rank and size else cls()
+
+    def device(self, wanted: str) -> torch.device:
+        """The device to train on; raises ``LogpolarError`` if torch cannot use it."""
+        name = ("cuda" if torch.cuda.is_available() else "cpu") if wanted == "auto" else wanted
+        try:
+            device = torch.device(f"cuda:{self.local_rank}" if name == "cuda" and self.size > 1 else name)
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError) as error:
+            raise LogpolarError(f"torch cannot use the device '{name}': {str(error).splitlines()[0]}") from error
+        return device
+
+    @contextlib.contextmanager
+    def connected(self, device: torch.device) -> Iterator[None]:
+        """Processes can exchange gradients within this context."""
+        if self.size == 1:
+            yield
+            return
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        try:
+            yield
+        finally:
+            distributed.destroy_process_group()
+
+    def wait(self) -> None:
+        """Until all processes are here."""
+        if self.size > 1:
+            distributed.barrier()

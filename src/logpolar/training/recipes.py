@@ -1,0 +1,39 @@
+"""Named recipes: what a config starts from."""
+
+from __future__ import annotations
+
+from logpolar.models import NetworkOptions
+from logpolar.sampling.patterns import LogPolar
+from logpolar.training.options import (
+    AugmentationOptions,
+    BatchOptions,
+    LossOptions,
+    OptimisationOptions,
+    TrainingConfig,
+)
+
+DEFAULT = TrainingConfig(
+    name="logpolar-96",
+    description="Log-polar, lambda 96: the default.",
+    sampling=LogPolar(inner_radius=0.5, outside="mean"),
+    augmentation=AugmentationOptions(scale_jitter=0.6),
+    loss=LossOptions(second_order=1.0),
+    optimisation=OptimisationOptions(
+        optimiser="adamw", learning_rate=0.005, weight_decay=0.01, warm_up=100, schedule="cosine"
+    ),
+)
+"""The best found; docs/training.md has what was tried."""
+
+PAPER = TrainingConfig(
+    name="paper-logpolar-96",
+    description="Log-polar, lambda 96, by the recipe of the paper's code, with the right sign of the angle.",
+    sampling=LogPolar(inner_radius="paper", antialias=False),
+    network=NetworkOptions(circular=False),
+    batch=BatchOptions(pairs=10, per_pair=100, near_sizes=0.0),
+    augmentation=AugmentationOptions(aligned=True, angle_jitter=25.0, scale_jitter=0.0),
+    loss=LossOptions(),
+    optimisation=OptimisationOptions(optimiser="sgd", learning_rate=10.0, weight_decay=1e-4, schedule="linear"),
+)
+"""The paper's code: plain bilinear look-up, 1 px innermost radius, zero padding, SGD with dampening, linear decay."""
+
+RECIPES = {"default": DEFAULT, "paper": PAPER}

@@ -1,0 +1,40 @@
+"""How good a network is while it is trained: on the validation parts of the files it is trained on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from logpolar.datasets.files import CorrespondenceFile
+from logpolar.evaluation.pairs import Score, mean_score, score_file
+from logpolar.evaluation.torch_describer import torch_describer
+from logpolar.network import DescriptorNetwork
+from logpolar.sampling.patterns import Pattern
+
+
+def validate(
+    network: DescriptorNetwork, pattern: Pattern, files: Sequence[Path], most: int, device: torch.device
+) -> dict[str, Score]:
+    """Scores by file, for files that have pairs to validate on; ``most`` pairs of each, always the same, 0 for all."""
+    scores = {}
+    describe = torch_describer(network, pattern, device)
+    for path, name in zip(files, file_names(files), strict=True):
+        with CorrespondenceFile(path) as file:
+            score = score_file(file, describe, "validation", most)
+        if score.pairs:
+            scores[name] = score
+    return scores
+
+
+def file_names(files: Sequence[Path]) -> list[str]:
+    """What files are called in tables: their names, with that of the folder where two would be called the same."""
+    count = Counter(path.stem for path in dict.fromkeys(files))
+    return [path.stem if count[path.stem] == 1 else f"{path.parent.name}/{path.stem}" for path in files]
+
+
+def summary(scores: dict[str, Score]) -> Score:
+    """The mean over files, each counting the same."""
+    return mean_score(list(scores.values()))
