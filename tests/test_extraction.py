@@ -123,7 +123,7 @@ def test_unknown_model():
 def test_settings_tell_extractors_apart():
     sift, orb = Extractor().settings, Extractor(detector=FeatureDetector(cv2.ORB.create())).settings
     assert sift != orb
-    assert sift != Extractor("cartesian-12").settings
+    assert sift != Extractor("paper-cartesian-12").settings
     assert sift != Extractor(max_size=800).settings
     assert sift == Extractor(threads=1).settings
     assert len(sift["model_hash"]) == 64

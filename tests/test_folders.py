@@ -24,7 +24,7 @@ from logpolar.storage import FeatureFile
 
 PATIENCE = 60  # seconds after which a test that waits for another process gives up
 
-open_small = partial(open_extractor, model="cartesian-12", max_keypoints=60, max_size=0, runtime="onnxruntime")
+open_small = partial(open_extractor, model="paper-cartesian-12", max_keypoints=60, max_size=0, runtime="onnxruntime")
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def assert_same_content(first: Path, second: Path) -> None:
 def start_extraction(folder: Path, output: Path, *options: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-c", "from logpolar.cli import main; main()", "extract", str(folder), "-o", str(output)]
     return subprocess.Popen(
-        [*command, "--max-keypoints", "60", "--model", "cartesian-12", "--max-size", "0", *options],
+        [*command, "--max-keypoints", "60", "--model", "paper-cartesian-12", "--max-size", "0", *options],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

@@ -135,10 +135,13 @@ class TestShipped:
         assert card.description
         assert isinstance(card.sampling, LogPolar | Cartesian)
         assert card.training["data"]
-        assert {"seed", "steps"} <= set(card.training["optimisation"])
+        assert card.training["optimisation"]["steps"] > 0
+        assert {"seed", "files", "batch", "augmentation", "loss", "hardware"} <= set(card.training)
         assert card.training["versions"]
         assert card.licence
-        for figures in card.figures.values():
+        assert {"validation", "test scenes"} <= set(card.figures)
+        for scenes in card.figures.values():
+            figures = scenes["mean"]
             assert figures["pairs"] > 0
             assert figures["correspondences"] > 0
             assert 0 <= figures["fpr95"] < 1
@@ -217,7 +220,7 @@ class TestSpoilt:
     def test_format(self, spoil, value):
         assert_refused(spoil({"format": value}), "format")
 
-    @pytest.mark.parametrize("value", [None, "2", "0"])
+    @pytest.mark.parametrize("value", [None, "1", "3"])
     def test_version(self, spoil, value):
         assert_refused(spoil({"version": value}), "version")
 

@@ -4,7 +4,7 @@ A model file is a safetensors file. Its tensors are the network's weights (float
 normalisation float32), its metadata hold
 
     format   "logpolar-model"
-    version  "1"
+    version  "2"
     card     JSON: name, description, sampling, network, training, figures, licence
     graph    base64: the ONNX graph of the network, its weights left out: they are the tensors of this file
 
@@ -27,12 +27,13 @@ from safetensors.numpy import save as safetensors_bytes
 
 from logpolar.errors import MissingExtraError, ModelError
 from logpolar.keypoints import FloatArray
+from logpolar.outputs import write_whole
 from logpolar.sampling.patterns import Pattern, check_entries, pattern_from_dict, pattern_to_dict
 
 if TYPE_CHECKING:
     from logpolar.network import DescriptorNetwork
 
-_FORMAT, _VERSION = "logpolar-model", "1"
+_FORMAT, _VERSION = "logpolar-model", "2"
 _SUFFIX = ".safetensors"
 
 
@@ -77,8 +78,8 @@ class ModelCard:
         if (self.sampling.rows, self.sampling.columns) != (self.network.rows, self.network.columns):
             raise ValueError("the network's patch size is not that of the sampling pattern")
 
-    def to_json(self) -> str:
-        return json.dumps({**asdict(self), "sampling": pattern_to_dict(self.sampling)})
+    def to_json(self, indent: int | None = None) -> str:
+        return json.dumps({**asdict(self), "sampling": pattern_to_dict(self.sampling)}, indent=indent)
 
     @classmethod
     def from_json(cls, text: str) -> ModelCard:
@@ -159,7 +160,7 @@ def save_model(path: str | Path, network: DescriptorNetwork, card: ModelCard) ->
         "card": card.to_json(),
         "graph": base64.b64encode(export_graph(network)).decode(),
     }
-    Path(path).write_bytes(safetensors_bytes(weights, metadata))
+    write_whole(Path(path), safetensors_bytes(weights, metadata))
 
 
 def _read(path: Path, source: str) -> Model:
