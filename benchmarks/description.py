@@ -100,7 +100,7 @@ def main() -> None:
         photo = Path(folder) / "photo.jpg"
         cv2.imwrite(str(photo), large_photo(WIDTH, HEIGHT))
         for case in (describe_given, extract_with_defaults, sampler_share):
-            for model in ("logpolar-96", "cartesian-12"):
+            for model in ("logpolar-96", "paper-cartesian-12"):
                 with context.Pool(1) as pool:
                     result[f"{case.__name__} {model}"] = pool.apply(case, (model, photo))
                 print(case.__name__, model, result[f"{case.__name__} {model}"], flush=True)

@@ -61,7 +61,7 @@ def describer(model: str) -> Describe:
 
 def main() -> None:
     sequences = sorted(path.parent for path in Path(sys.argv[1]).glob("*/H_1_2"))
-    methods = {name: describer(name) for name in ("logpolar-96", "cartesian-12")}
+    methods = {name: describer(name) for name in ("logpolar-96", "paper-logpolar-96", "paper-cartesian-12")}
     methods["RootSIFT"] = root_sift
     result: dict[str, object] = {"sequences": [path.name for path in sequences], "seed": SEED}
     for zoom in (1, 3):

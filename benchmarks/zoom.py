@@ -21,7 +21,7 @@ import os
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -32,31 +32,14 @@ from numpy.typing import NDArray
 
 from logpolar.datasets.building import versions
 from logpolar.datasets.files import CorrespondenceFile
-from logpolar.evaluation.baselines import root_sift
 from logpolar.evaluation.metrics import ranks
-from logpolar.evaluation.pairs import Describe
 from logpolar.evaluation.stereo import matched_errors, mean_average_accuracy
-from logpolar.extraction import Extractor
 from logpolar.keypoints import FloatArray, Keypoints
-from logpolar.models import load_model
 from logpolar.parallel import in_processes
-from logpolar.sampling.patterns import Cartesian, Pattern
+from methods import Method, add_arguments, describer, methods_of
 
 SEED = 0
 NEAR = 7.0  # pixels around a correspondence in which nothing counts as a wrong answer
-CHUNK = 1024  # patches described at a time on a GPU, always as many, so that shapes stay the same
-
-
-@dataclass(frozen=True)
-class Method:
-    """A descriptor: ``kind`` is model, tfeat or root-sift, ``source`` the model's name or the file of the weights."""
-
-    kind: str
-    source: str = ""
-
-    @property
-    def name(self) -> str:
-        return {"tfeat": "TFeat", "root-sift": "RootSIFT"}.get(self.kind) or Path(self.source).stem
 
 
 @dataclass(frozen=True)
@@ -65,12 +48,13 @@ class ImageTask:
 
     file: Path
     image: int
+    rows: NDArray[np.intp]  # of the keypoints that are needed
     method: Method
     folder: Path
 
-    @property
-    def target(self) -> Path:
-        return self.folder / f"{self.file.stem}-{self.method.name}-{self.image}.npy"
+
+def described_file(task: ImageTask | PairTask, image: int) -> Path:
+    return task.folder / f"{task.file.stem}-{task.method.name}-{image}.npy"
 
 
 @dataclass(frozen=True)
@@ -102,67 +86,13 @@ def open_file(path: Path) -> CorrespondenceFile:
 # Describing
 
 
-def torch_describer(network: Callable[[Any], Any], pattern: Pattern, device: str) -> Describe:
-    """Describe with a torch network, sampling included."""
-    import torch
-
-    from logpolar.sampling.torch_lookup import TorchPyramids
-
-    def describe(view: NDArray[np.uint8], keypoints: Keypoints) -> FloatArray:
-        pyramids = TorchPyramids([torch.from_numpy(view).to(device) / 255])
-        table = torch.from_numpy(keypoints.table).to(device)
-        padded = torch.cat([table, table[:1].expand(-len(table) % CHUNK, -1)])
-        parts = []
-        with torch.inference_mode():
-            for part in padded.reshape(-1, CHUNK, padded.shape[1]):
-                image = torch.zeros(len(part), dtype=torch.int64, device=device)
-                parts.append(network(pyramids.sample(image, part[:, :2], part[:, 2], part[:, 3], pattern)))
-        return np.asarray(torch.cat(parts)[: len(table)].cpu().numpy(), np.float32)
-
-    return describe
-
-
-def tfeat_network(weights: str, device: str) -> Callable[[Any], Any]:
-    """TFeat (Balntas et al., 2016): patches (N, 32, 32) in, descriptors (N, 128) out.
-
-    As published but for the length, which is 1 here: matching takes unit vectors.
-    """
-    import torch
-    from torch import nn
-
-    first, second = nn.Conv2d(1, 32, 7), nn.Conv2d(32, 64, 6)
-    features = nn.Sequential(
-        nn.InstanceNorm2d(1, affine=False), first, nn.Tanh(), nn.MaxPool2d(2, 2), second, nn.Tanh()
-    )
-    layers = nn.ModuleDict({"features": features, "descr": nn.Sequential(nn.Linear(4096, 128), nn.Tanh())})
-    layers.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
-    layers.eval().to(device)
-
-    def describe(patches: Any) -> Any:
-        values = layers["features"](patches[:, None]).flatten(1)
-        return nn.functional.normalize(layers["descr"](values), dim=1)
-
-    return describe
-
-
-@lru_cache(maxsize=1)
-def describer(method: Method, device: str) -> Describe:
-    if method.kind == "root-sift":
-        return root_sift
-    if method.kind == "tfeat":
-        return torch_describer(tfeat_network(method.source, device), Cartesian(12), device)
-    model = load_model(method.source)
-    if device == "cpu":
-        extractor = Extractor(model, max_size=None, threads=1)
-        return lambda view, keypoints: extractor.extract(view, keypoints).descriptors
-    return torch_describer(model.network().eval().to(device), model.sampling, device)
-
-
 def describe_image(device: str, task: ImageTask) -> None:
     file = open_file(task.file)
     keypoints = file.read_keypoints(task.image)
-    found = describer(task.method, device)(file.read_image(task.image), keypoints) if len(keypoints) else None
-    np.save(task.target, np.zeros((0, 128), np.float32) if found is None else found)
+    descriptors = np.zeros((len(keypoints), 128), np.float32)
+    if len(task.rows):
+        descriptors[task.rows] = describer(task.method, device)(file.read_image(task.image), keypoints[task.rows])
+    np.save(described_file(task, task.image), descriptors)
 
 
 def describe_images(tasks: list[ImageTask], device: str, jobs: int) -> None:
@@ -195,8 +125,7 @@ def match_pair(task: PairTask) -> PairResult:
     file = open_file(task.file)
     images = file.pair_images[task.pair].tolist()
     keypoints = [file.read_keypoints(image) for image in images]
-    targets = [ImageTask(task.file, image, task.method, task.folder).target for image in images]
-    first, second = (np.load(target) for target in targets)
+    first, second = (np.load(described_file(task, image)) for image in images)
     found = file.read_correspondences(task.pair, (keypoints[0], keypoints[1]))
     hits = right_neighbours(first[found.indices[:, 0]], second, found.indices[:, 1], keypoints[1])
     best = [strongest(each, task.keypoints) for each in keypoints]
@@ -288,10 +217,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--part", choices=("train", "validation", "test"), default="test")
-    parser.add_argument("--model", default="", help="names or files, with commas between")
-    parser.add_argument("--tfeat", default="", help="file of TFeat's weights")
-    parser.add_argument("--root-sift", action="store_true")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    add_arguments(parser)
     parser.add_argument("--keypoints", type=int, default=2000, help="of each image, for poses")
     parser.add_argument("--pairs", type=int, default=100, help="of each file")
     parser.add_argument("--ratios", type=numbers, default=(0.75, 0.8, 0.85, 0.9, 0.95, 1.0))
@@ -302,13 +228,17 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def methods_of(options: argparse.Namespace) -> list[Method]:
-    methods = [Method("model", source) for source in options.model.split(",") if source]
-    methods += [Method("tfeat", options.tfeat)] if options.tfeat else []
-    methods += [Method("root-sift")] if options.root_sift else []
-    if not methods or len({method.name for method in methods}) < len(methods):
-        raise SystemExit("name one method or more, each once")
-    return methods
+def needed_rows(file: CorrespondenceFile, pairs: list[int], count: int) -> dict[int, NDArray[np.intp]]:
+    """Keypoints by image that some pair asks for: all of second images, the strongest and the matched of first ones."""
+    rows: dict[int, NDArray[np.intp]] = {}
+    for pair in pairs:
+        first, second = file.pair_images[pair].tolist()
+        found = file.read_correspondences(pair)
+        keypoints = file.read_keypoints(first)
+        wanted = strongest(keypoints, count), found.indices[:, 0], rows.get(first, np.zeros(0, np.intp))
+        rows[first] = np.unique(np.concatenate(wanted))
+        rows[second] = np.arange(len(file.read_keypoints(second)))
+    return rows
 
 
 def all_tasks(options: argparse.Namespace, folder: Path) -> tuple[list[ImageTask], list[PairTask], dict[Path, str]]:
@@ -318,9 +248,9 @@ def all_tasks(options: argparse.Namespace, folder: Path) -> tuple[list[ImageTask
         with CorrespondenceFile(path) as file:
             kinds[path] = alteration_of(file)
             chosen = draw_pairs(file, options.part, options.pairs)
-            shown = np.unique(file.pair_images[chosen]).tolist()
+            rows = needed_rows(file, chosen, options.keypoints)
         settings = options.keypoints, options.ratios, options.threshold
-        images += [ImageTask(path, image, method, folder) for method in methods for image in shown]
+        images += [ImageTask(path, image, rows[image], method, folder) for method in methods for image in rows]
         pairs += [PairTask(path, pair, method, folder, *settings) for method in methods for pair in chosen]
     return images, pairs, kinds
 
