@@ -1,0 +1,172 @@
+"""Makes the shipped models, and measures everything that is said of them.
+
+python benchmarks/shipped_models.py SET --test TEST --zoom ZOOM -o FOLDER
+
+SET holds the correspondence files of the scenes and ``photos.h5``, TEST those of scenes that are not trained on, ZOOM
+those of the same scenes with altered second images (docs/datasets.md has the commands). In this order: the default
+model, the two of the paper's recipe, the ablation over lambda, a short run twice with the same seed, the default with
+other seeds. Measuring goes on in processes of its own while the next model is trained. What is there already is not
+made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from logpolar.sampling.patterns import Cartesian
+from logpolar.training.ablation import ablate, table_markdown
+from logpolar.training.config import find_files
+from logpolar.training.data import TrainingData, load_training_data
+from logpolar.training.distributed import World
+from logpolar.training.options import DataSource, RunOptions, TrainingConfig
+from logpolar.training.recipes import DEFAULT, PAPER
+from logpolar.training.run import in_words, train
+from logpolar.training.validation import summary
+
+SCENES = "10 landmark scenes of the Oxford Buildings set and of Google Landmarks v2, with COLMAP poses and depth"
+PHOTOS = "; views of 640 modified Pixabay photos through random homographies"
+HERE = Path(__file__).parent
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("set", type=Path)
+    parser.add_argument("--test", type=Path, required=True)
+    parser.add_argument("--zoom", type=Path)
+    parser.add_argument("--tfeat", default="", help="file of TFeat's weights, for --zoom")
+    parser.add_argument("--steps", type=int, default=DEFAULT.optimisation.steps)
+    parser.add_argument("--ablation-steps", type=int, default=2000)
+    parser.add_argument("--repeat-steps", type=int, default=1500)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=12, help="processes that estimate poses")
+    parser.add_argument(
+        "--seconds", type=float, default=float("inf"), help="no model is started that would not be done"
+    )
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    return parser.parse_args()
+
+
+class Work:
+    """The time, the data in memory, and the measurements under way."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options, self.start = options, time.perf_counter()
+        self.device = World().device("auto")
+        self._jobs: list[subprocess.Popen[bytes]] = []
+        self._data: dict[int, TrainingData] = {}
+
+    def say(self, text: str) -> None:
+        print(f"{time.perf_counter() - self.start:.0f} s: {text}", flush=True)
+
+    def has_time(self, steps: int) -> bool:
+        """150 steps a second, and half a minute for all else."""
+        return time.perf_counter() - self.start + steps / 150 + 30 < self.options.seconds
+
+    def train(self, config: TrainingConfig, folder: Path) -> Path:
+        per_pair = config.batch.per_pair
+        if per_pair not in self._data:
+            sources = [find_files(source) for source in config.data]
+            self._data[per_pair] = load_training_data(sources, per_pair, self.device)
+        report = train(config, folder, data=self._data[per_pair])
+        self.say(f"{folder.name}: validation {in_words(summary(report.scores))}")
+        return report.model
+
+    def measure(self, script: str, *arguments: str) -> None:
+        command = [sys.executable, str(HERE / script), *arguments, "--device", self.device.type]
+        self._jobs.append(subprocess.Popen(command))
+
+    def wait(self) -> None:
+        for job in self._jobs:
+            left = self.options.seconds - (time.perf_counter() - self.start)
+            try:
+                job.wait(min(max(left, 1), 10**6))
+            except subprocess.TimeoutExpired:
+                job.kill()
+                self.say("a measurement was not finished")
+
+
+def configs(options: argparse.Namespace) -> tuple[TrainingConfig, TrainingConfig, TrainingConfig]:
+    """Default, paper with log-polar, paper with cartesian patches."""
+    run = RunOptions(checkpoint_every=5000, validate_every=10**6, validation_pairs=60, tensorboard=False)
+    scenes = tuple(str(path) for path in sorted(options.set.glob("*.h5")) if path.stem != "photos")
+    photos = (str(options.set / "photos.h5"),)
+    default, paper = (
+        replace(
+            recipe, run=run, data=data, sources=sources, optimisation=replace(recipe.optimisation, steps=options.steps)
+        )
+        for recipe, data, sources in (
+            (DEFAULT, (DataSource(scenes), DataSource(photos)), SCENES + PHOTOS),
+            (PAPER, (DataSource(scenes),), SCENES),
+        )
+    )
+    cartesian = replace(
+        paper,
+        name="paper-cartesian-12",
+        description="Cartesian, lambda 12, by the recipe of the paper's code.",
+        sampling=Cartesian(12.0, antialias=False),
+    )
+    return default, paper, cartesian
+
+
+def main() -> None:
+    options = arguments()
+    work, (default, paper, cartesian) = Work(options), configs(options)
+    tests = sorted(options.test.glob("*.h5"))
+    models = []
+    for config in (default, paper, cartesian):
+        models.append(work.train(config, options.output / config.name))
+        test(work, models[-1], tests)
+    if options.zoom:
+        baselines = ["--root-sift", *(["--tfeat", options.tfeat] if options.tfeat else [])]
+        found = ["-o", str(options.output / "zoom.json"), "--jobs", str(options.jobs)]
+        work.measure("zoom.py", str(options.zoom), "--model", ",".join(map(str, models)), *baselines, *found)
+    run_ablation(work, paper, tests)
+    repeat(work, default)
+    for seed in range(1, options.seeds):
+        if work.has_time(options.steps):
+            other = replace(default, run=replace(default.run, seed=seed))
+            test(work, work.train(other, options.output / f"{default.name}-seed{seed}"), tests)
+    work.wait()
+    work.say("done")
+
+
+def test(work: Work, model: Path, tests: list[Path]) -> None:
+    target = model.with_name("test.json")
+    if not target.exists():
+        work.measure("scenes.py", *map(str, tests), "--model", str(model), "-o", str(target))
+
+
+def run_ablation(work: Work, paper: TrainingConfig, tests: list[Path]) -> None:
+    steps = work.options.ablation_steps
+    if steps and work.has_time(12 * (steps + 300)):
+        config = replace(
+            paper,
+            optimisation=replace(paper.optimisation, steps=steps),
+            batch=replace(paper.batch, per_pair=paper.batch.per_pair // 2),
+            run=replace(paper.run, validation_pairs=1),
+        )
+        rows = ablate(config, work.options.output / "ablation", tests, pairs=60)
+        work.say("ablation\n" + table_markdown(rows))
+
+
+def repeat(work: Work, default: TrainingConfig) -> None:
+    """The same command twice: how far apart are the figures?"""
+    steps = work.options.repeat_steps
+    if not steps or not work.has_time(2 * steps):
+        return
+    config = replace(default, optimisation=replace(default.optimisation, steps=steps))
+    folders = [work.options.output / f"repeat-{number}" for number in (1, 2)]
+    weights = [work.train(config, folder).read_bytes() for folder in folders]
+    cards = [json.loads((folder / "card.json").read_text())["figures"]["validation"]["mean"] for folder in folders]
+    same = "the same to the bit" if weights[0] == weights[1] else "not the same to the bit"
+    work.say(f"twice: FPR95 {cards[0]['fpr95']}, {cards[1]['fpr95']}; the files are {same}")
+
+
+if __name__ == "__main__":
+    main()
