@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor
 
 from logpolar.defaults import DESCRIPTOR_SIZE
 from logpolar.evaluation.pairs import Describe
@@ -16,8 +18,8 @@ from logpolar.sampling.torch_lookup import TorchPyramids
 _CHUNK = 1024  # patches described at a time; always filled up, so that shapes stay the same on a GPU
 
 
-def torch_describer(network: nn.Module, pattern: Pattern, device: torch.device | str) -> Describe:
-    """The network should be in evaluation mode, on the device."""
+def torch_describer(network: Callable[[Tensor], Tensor], pattern: Pattern, device: torch.device | str) -> Describe:
+    """The network, patches (N, rows, columns) to (N, D), should be in evaluation mode, on the device."""
 
     def describe(view: NDArray[np.uint8], keypoints: Keypoints) -> FloatArray:
         pyramids = TorchPyramids([torch.from_numpy(view) / 255], device)

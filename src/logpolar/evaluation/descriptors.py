@@ -1,0 +1,145 @@
+"""The descriptors that evaluations compare, opened by a spec: ``NAME[:FILE][,key=value,...]``.
+
+====================================  ==========================================  ===================================
+spec                                  what it is                                  options
+====================================  ==========================================  ===================================
+``logpolar-96``, ``FILE.safetensors`` a shipped model, or a model file
+``sift``, ``rootsift``                OpenCV's                                    lambda
+``tfeat:FILE``, ``hardtfeat:FILE``,   kornia's networks with a file of weights    lambda, antialias
+``hardnet:FILE``, ``sosnet:FILE``,
+``hynet:FILE``
+``mkd:FILE``                          kornia's MKD with a file of whitenings      lambda, antialias, size, set
+``onnx:FILE``, ``torchscript:FILE``   any network for square patches              lambda, antialias, size, normalise,
+                                                                                  scale, channels
+====================================  ==========================================  ===================================
+
+Convention:
+    All descriptors come out as unit vectors, those of networks divided by their Euclidean length.
+    lambda is the side of the patch in keypoint sizes (default 12), but for SIFT: see ``baselines``.
+    The other options are those of ``patch_networks``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import cv2
+
+from logpolar.errors import ModelError
+from logpolar.evaluation.baselines import SIFT_LAMBDA, root_sift, sift
+from logpolar.evaluation.pairs import Describe
+from logpolar.evaluation.patch_networks import (
+    KORNIA_CLASSES,
+    NETWORK_OPTIONS,
+    describe_on_gpu,
+    open_network,
+    settings_of,
+)
+from logpolar.evaluation.specs import Spec, parse_spec
+from logpolar.extraction import Extractor
+from logpolar.models import Model, load_model, shipped_models
+from logpolar.sampling.patterns import pattern_to_dict
+
+_LABELS = {
+    "sift": "SIFT",
+    "rootsift": "RootSIFT",
+    "tfeat": "TFeat",
+    "hardtfeat": "HardTFeat",
+    "hardnet": "HardNet",
+    "sosnet": "SOSNet",
+    "hynet": "HyNet",
+    "mkd": "MKD",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Descriptor:
+    """Something that describes keypoints.
+
+    ``identity``: all that decides the numbers, as plain JSON values, to be compared with that of stored results. The
+    device is not part of it: it only changes how they are rounded.
+    """
+
+    name: str  # for tables
+    identity: dict[str, Any]
+    describe: Describe
+
+
+def open_descriptor(spec: str, device: str = "cpu") -> Descriptor:
+    """The descriptor of a spec; see above. ``device``: ``"cpu"`` or torch's name of a GPU, ``"cuda"``.
+
+    Raises ``LogpolarError``, one line with the spec, for anything that cannot be opened. SIFT and ONNX files run on
+    the CPU in any case; models do so through onnxruntime, and all else needs torch.
+    """
+    if device != "cpu" and device.partition(":")[0] != "cuda":
+        raise ValueError(f"the device must be cpu or cuda, not '{device}'")
+    parsed = parse_spec(spec)
+    if parsed.name in ("sift", "rootsift"):
+        return _open_sift(parsed)
+    if parsed.name in NETWORK_OPTIONS:
+        return _open_network(parsed, device)
+    return _open_model(parsed, device)
+
+
+def _open_sift(spec: Spec) -> Descriptor:
+    if ":" in spec.head:
+        raise spec.error(f"{spec.name} takes no file")
+    defaults = {"lambda": SIFT_LAMBDA}
+    options = spec.options(defaults)
+    describe = partial(sift if spec.name == "sift" else root_sift, lambda_=options["lambda"])
+    identity = {"kind": spec.name, **options, "opencv": cv2.__version__}
+    return Descriptor(_label(_LABELS[spec.name], options, defaults), identity, describe)
+
+
+def _open_network(spec: Spec, device: str) -> Descriptor:
+    settings, content = settings_of(spec), spec.read_file()
+    describe = open_network(spec, content, settings, device)
+    identity = {"kind": spec.name, "sha256": hashlib.sha256(content).hexdigest(), **settings}
+    if spec.name in KORNIA_CLASSES:
+        identity["kornia"] = version("kornia")
+    label = _LABELS.get(spec.name) or Path(spec.file).stem
+    return Descriptor(_label(label, settings, NETWORK_OPTIONS[spec.name]), identity, describe)
+
+
+def _open_model(spec: Spec, device: str) -> Descriptor:
+    shipped = spec.head in shipped_models()
+    if not (shipped or spec.head.endswith(".safetensors") or Path(spec.head).is_file()):
+        known = [*_LABELS, *(kind for kind in NETWORK_OPTIONS if kind not in _LABELS), *shipped_models()]
+        raise spec.error(f"unknown name '{spec.head}' (known: {', '.join(known)}, or a model file)")
+    spec.options({})
+    try:
+        model = load_model(spec.head)
+        describe = _model_describer(model, spec, device)
+    except ModelError as error:
+        raise spec.error(str(error)) from error
+    identity = {"kind": "model", "sha256": model.digest, "sampling": pattern_to_dict(model.sampling)}
+    # A model that was copied or trained on keeps the name on its card: what tells files apart is what they are called.
+    return Descriptor(spec.head if shipped else Path(spec.head).stem, identity, describe)
+
+
+def _model_describer(model: Model, spec: Spec, device: str) -> Describe:
+    if device == "cpu":
+        extractor = Extractor(model, max_size=None)
+        return lambda view, keypoints: extractor.extract(view, keypoints).descriptors
+    network = model.network()
+    import torch  # is there: the network is made of it
+
+    if not torch.cuda.is_available():
+        raise spec.error("torch sees no CUDA device")
+    return describe_on_gpu(network.to(device), model.sampling, device)
+
+
+def _label(name: str, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
+    """The name, followed by what was chosen otherwise than usual."""
+    changed = [
+        f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
+        for key, value in options.items()
+        if key in defaults and value != defaults[key]
+    ]
+    return f"{name} ({', '.join(changed)})" if changed else name

@@ -1,0 +1,104 @@
+"""Descriptors named on the command line: ``NAME[:FILE][,key=value,...]``."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from logpolar.errors import LogpolarError, in_words
+
+_SPEC = re.compile(r"(?P<head>.*?)(?P<options>(?:,\w+=[^,]*)*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """``head`` is all before the options: a model's name or file, or the name of a kind and, after a colon, a file."""
+
+    text: str
+    head: str
+    given: dict[str, str]
+
+    @property
+    def name(self) -> str:
+        return self.head.partition(":")[0]
+
+    @property
+    def file(self) -> str:
+        return self.head.partition(":")[2]
+
+    def error(self, message: str) -> LogpolarError:
+        """One line that says which of the descriptors on a command line is meant."""
+        return LogpolarError(f"descriptor '{self.text}': {' '.join(message.split())}")
+
+    def options(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
+        """The defaults, those replaced that the spec gives; an option without a default is unknown."""
+        chosen = dict(defaults)
+        for key, value in self.given.items():
+            if key not in defaults:
+                known = f"known: {', '.join(defaults)}" if defaults else "it has none"
+                raise self.error(f"unknown option '{key}' ({known})")
+            try:
+                chosen[key] = _READERS[key](value)
+            except ValueError as error:
+                raise self.error(f"{key} must be {error}, not '{value}'") from error
+        return chosen
+
+    def read_file(self) -> bytes:
+        if not self.file:
+            raise self.error(f"needs a file: {self.name}:FILE")
+        try:
+            return Path(self.file).read_bytes()
+        except OSError as error:
+            raise self.error(f"{self.file}: {in_words(error)}") from error
+
+
+def parse_spec(text: str) -> Spec:
+    found = _SPEC.fullmatch(text)
+    assert found is not None  # the head takes whatever is no option
+    pairs = [part.split("=", 1) for part in found["options"].split(",")[1:]]
+    spec = Spec(text, found["head"], dict(pairs))
+    if len(spec.given) < len(pairs):
+        raise spec.error("an option is given twice")
+    return spec
+
+
+def _positive(text: str) -> float:
+    expected = "a positive number"
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise ValueError(expected) from error
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(expected)
+    return value
+
+
+def _side(text: str) -> int:
+    if not (text.isdecimal() and 1 <= int(text) <= 1024):
+        raise ValueError("a whole number from 1 to 1024")
+    return int(text)
+
+
+def _one_of(**values: Any) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        if text not in values:
+            raise ValueError(f"one of {', '.join(values)}")
+        return values[text]
+
+    return read
+
+
+# Raised here, a ``ValueError`` says what is expected.
+_READERS: dict[str, Callable[[str], Any]] = {
+    "lambda": _positive,
+    "size": _side,
+    "antialias": _one_of(true=True, false=False),
+    "normalise": _one_of(none="none", zscore="zscore", unit="unit"),
+    "scale": _one_of(**{"1": 1, "255": 255}),
+    "channels": _one_of(**{"none": "none", "1": "1", "3": "3", "last": "last"}),
+    "set": _one_of(liberty="liberty", notredame="notredame", yosemite="yosemite"),
+}
