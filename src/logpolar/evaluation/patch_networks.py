@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -117,7 +118,7 @@ def _checked(spec: Spec, describe: Describe) -> Describe:
 def _try_out(spec: Spec, describe: Describe) -> int:
     """Values in a descriptor. Batch normalisation that was left in training mode shows here: it mixes the patches."""
     view = np.random.default_rng(0).integers(0, 256, (48, 48), np.uint8)
-    keypoints = Keypoints.from_points([[16, 20], [30, 25]], size=[2, 3])
+    keypoints = Keypoints.from_points([[16, 20], [30, 25], [22, 32]], size=[2, 3, 2])  # two would stay opposite
     forward, backward = describe(view, keypoints), describe(view, keypoints[::-1])[::-1]
     if np.abs(forward - backward).max() > 1e-3:
         raise spec.error(f"{spec.file}: descriptors depend on the other patches of the batch (still in training mode?)")
@@ -168,7 +169,10 @@ def _onnx_network(spec: Spec, content: bytes) -> tuple[Callable[[Array], FloatAr
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # what it has to say is in our own error
     try:
-        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        with TemporaryDirectory() as empty:
+            # Weights in a file next to it would not be part of the identity: they must not be found by chance.
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", empty)
+            session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's own errors share no base class
         raise spec.error(f"{spec.file}: no ONNX network with its weights inside ({_in_short(error)})") from error
     inputs = session.get_inputs()
@@ -209,7 +213,8 @@ def _kornia_module(spec: Spec, content: bytes, settings: Mapping[str, Any]) -> n
         if spec.name == "mkd":
             return _mkd_module(weights[settings["set"]], settings["size"])
         module: nn.Module = getattr(feature, KORNIA_CLASSES[spec.name])(pretrained=False)
-        module.load_state_dict(_state_of(weights))
+        state = weights.get("state_dict", weights)  # or a whole checkpoint
+        module.load_state_dict(_as_tfeat(state) if spec.name in ("tfeat", "hardtfeat") else state)
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
         what = "whitening of MKD" if spec.name == "mkd" else f"weights of {KORNIA_CLASSES[spec.name]}"
         raise spec.error(f"{spec.file}: not the {what} ({_in_short(error)})") from error
@@ -225,11 +230,10 @@ def _read_weights(spec: Spec, content: bytes) -> Any:
         raise spec.error(f"{spec.file}: torch finds no plain weights in it") from error
 
 
-def _state_of(weights: Any) -> dict[str, Tensor]:
-    """The state dict in a file, which may lie inside a checkpoint; HardTFeat's names become those of TFeat."""
-    state = weights.get("state_dict", weights)
+def _as_tfeat(state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """HardTFeat's weights under the names of TFeat; those of TFeat as they are."""
     if "classifier.1.weight" not in state:
-        return dict(state)
+        return state
     # The layers are TFeat's, but the normalisation of the input has no place in the list, the last layer is a
     # convolution over all that is left, and SIFT, which training compared with, is in the file as well. What differs
     # is that the standard deviation was the unbiased one: a factor of 0.9995 on the input.
