@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import field, fields
 from typing import Any
 
 
@@ -11,3 +11,15 @@ def setting(
 ) -> Any:
     """A field of a settings class: its default, what it means, the least and the most it may be, or what it can be."""
     return field(default=default, metadata={"help": help, "low": low, "high": high, "choices": choices})
+
+
+def check_settings(settings: Any) -> None:
+    """Raise ``ValueError`` unless each setting is within its range, or among its choices; NaN is in no range."""
+    for each in fields(settings):
+        value, low, high = getattr(settings, each.name), each.metadata["low"], each.metadata["high"]
+        choices = each.metadata["choices"]
+        if choices is not None and value not in choices:
+            raise ValueError(f"{each.name} must be {' or '.join(choices)}, not {value!r}")
+        if (low is not None and not value >= low) or (high is not None and not value <= high):
+            bounds = f"at least {low:g}" if high is None else f"between {low:g} and {high:g}"
+            raise ValueError(f"{each.name} must be {bounds}, not {value!r}")

@@ -156,6 +156,12 @@ def score_described(pairs: Iterable[DescribedPair]) -> Score:
     )
 
 
+def pool_of(pair: ImagePair) -> NDArray[np.intp]:
+    """Rows of the second image's keypoints that answers are chosen from: partners in order, then wrong ones only."""
+    found = pair.correspondences
+    return np.concatenate([found.indices[:, 1], _others(pair.second_keypoints, found.second)])
+
+
 def mean_score(scores: Sequence[Score]) -> Score:
     """Counts added up, shares averaged over the scores that have them, each counting the same."""
     merged: dict[str, float] = {}

@@ -1,0 +1,210 @@
+"""HPatches sequences: image pairs with known homographies, SIFT keypoints, and what corresponds.
+
+A folder holds sequences ``i_*`` (the light changes) and ``v_*`` (the viewpoint changes), each with images 1 to 6, as
+``.ppm``, ``.png`` or ``.jpg``, and homographies ``H_1_2`` to ``H_1_6``, with or without ``.txt``: three lines of three
+numbers that map pixels of image 1 to pixels of the other, the centre of the top-left pixel being (0, 0).
+
+Modes:
+    - ``paper``: what the published tables rest on. Pair 1-2 only, without the 12 sequences of ``SKIPPED``; sequences in
+      the order of their names until a split has more than ``pool_limit`` correspondences. Keypoints correspond
+      whatever their scales, and however close to each other.
+    - ``full``: pairs 1-2 to 1-6 of all sequences, correspondences as for training: scales within 8x, 7 px apart.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from logpolar.cameras import Matrix
+from logpolar.datasets.altering import Alteration
+from logpolar.datasets.correspondences import ImagePair, find_correspondences
+from logpolar.datasets.options import CorrespondenceRules, SecondViewRules
+from logpolar.detection import SiftDetector
+from logpolar.errors import LogpolarError, in_words
+from logpolar.images import read_gray, to_bytes, to_gray
+from logpolar.keypoints import FloatArray, Keypoints
+from logpolar.settings import check_settings, setting
+
+SPLITS = {"v": "viewpoint", "i": "illumination"}
+"""Split of a sequence by the letter its name starts with."""
+
+SKIPPED = frozenset(
+    {
+        *("v_talent", "v_artisans", "v_there", "v_grace", "v_sunseason", "v_colors", "v_astronautis", "v_underground"),
+        *("i_leuven", "i_contruction", "i_crownnight", "i_dc"),
+    }
+)
+"""Sequences that the paper's evaluation leaves out."""
+
+_SUFFIXES = (".ppm", ".png", ".jpg")
+
+
+@dataclass(frozen=True)
+class HPatchesOptions:
+    """Which pairs are made of the sequences, and how."""
+
+    mode: str = setting("paper", "Protocol: the paper's, or all pairs of all sequences.", choices=("paper", "full"))
+    max_size: int = setting(0, "Images with a longer side than this are reduced to it; 0 for no limit.", 0)
+    keypoints: int = setting(3000, "SIFT keypoints of an image, the strongest.", 1)
+    contrast: float = setting(0.04, "SIFT's contrast threshold; lower finds more and fainter keypoints.", 0)
+    max_angle: float = setting(25.0, "Degrees between orientations that correspond; 180 for no limit.", 0, 180)
+    turn: float = setting(0.0, "Degrees by which second images are turned, clockwise on the screen.", -180, 180)
+    zoom: float = setting(1.0, "Factor by which second images are enlarged; below 1 they are reduced.", 0.25, 4)
+    pool_limit: int = setting(20000, "Mode paper: no more sequences once a split has more correspondences.", 0)
+    seed: int = setting(0, "Mode full: decides which of several close correspondences is taken.", 0)
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    @property
+    def rules(self) -> CorrespondenceRules:
+        """Within 1.5 px in the second image as it is described, each the other's nearest."""
+        if self.mode == "paper":
+            return CorrespondenceRules(
+                max_angle=self.max_angle, max_mismatch=math.inf, min_spacing=0, max_count=sys.maxsize
+            )
+        return CorrespondenceRules(max_angle=self.max_angle, max_count=sys.maxsize)
+
+
+@dataclass(frozen=True, eq=False)
+class NamedPair:
+    """A pair of a sequence. Pairs of one sequence share the very objects of the first image and its keypoints."""
+
+    sequence: str
+    split: str  # viewpoint or illumination
+    number: int  # of the second image
+    pair: ImagePair
+    homography: Matrix  # (3, 3), from pixels of the pair's first image to those of its second
+
+
+@dataclass(frozen=True, eq=False)
+class _Sequence:
+    name: str
+    images: dict[int, Path]
+    homographies: dict[int, Matrix]  # by the number of the second image
+
+    @property
+    def split(self) -> str:
+        return SPLITS[self.name[0]]
+
+
+def hpatches_pairs(folder: str | Path, options: HPatchesOptions | None = None) -> Iterator[NamedPair]:
+    """Image pairs of a folder of sequences, in the order of the names, one at a time.
+
+    All files but the images are read, and checked, before the first pair is made.
+    """
+    options = options or HPatchesOptions()
+    numbers = (2,) if options.mode == "paper" else (2, 3, 4, 5, 6)
+    sequences = [_read_sequence(path, numbers) for path in _find_sequences(Path(folder), options.mode == "paper")]
+    return _make_pairs(sequences, options)
+
+
+def _make_pairs(sequences: list[_Sequence], options: HPatchesOptions) -> Iterator[NamedPair]:
+    pool: Counter[str] = Counter()
+    for sequence in sequences:
+        if options.mode == "full" or pool[sequence.split] <= options.pool_limit:
+            for named in _pairs_of(sequence, options):
+                pool[named.split] += len(named.pair.correspondences)
+                yield named
+
+
+def _pairs_of(sequence: _Sequence, options: HPatchesOptions) -> Iterator[NamedPair]:
+    first, first_place = _load(sequence.images[1], options.max_size)
+    first_keypoints = _detect(first, options)
+    for number, homography in sequence.homographies.items():
+        second, second_place = _load(sequence.images[number], options.max_size, options.zoom, options.turn)
+        second_keypoints = _detect(second, options)
+        between = second_place @ homography @ np.linalg.inv(first_place)
+        shape = second.shape[1], second.shape[0]
+        random = np.random.default_rng(options.seed)
+        found, _ = find_correspondences(first_keypoints, second_keypoints, between, shape, options.rules, random)
+        pair = ImagePair(first, second, first_keypoints, second_keypoints, found)
+        yield NamedPair(sequence.name, sequence.split, number, pair, between)
+
+
+def _detect(view: NDArray[np.uint8], options: HPatchesOptions) -> Keypoints:
+    return SiftDetector(options.keypoints, options.contrast)(to_gray(view))
+
+
+def _load(path: Path, max_size: int, zoom: float = 1.0, turn: float = 0.0) -> tuple[NDArray[np.uint8], Matrix]:
+    """The image, 8 bit, no larger than it may be before it is zoomed and turned, and the map (3, 3) of its pixels."""
+    gray = read_gray(path)
+    longer = max(gray.shape)
+    # Both factors at once: an image that is resampled twice is blurred twice.
+    factor = zoom * (min(max_size / longer, 1) if max_size else 1)
+    gray, enlarged = _enlarge(gray, factor)
+    height, width = gray.shape
+    alteration = Alteration.of(width, height, SecondViewRules(shrink=max(1 / factor, 1), turn=turn))
+    return to_bytes(alteration.image(gray)), alteration.place @ enlarged
+
+
+def _enlarge(gray: FloatArray, factor: float) -> tuple[FloatArray, Matrix]:
+    """The image times a factor, or itself if that is not above 1, and the map (3, 3) of its pixels."""
+    if factor <= 1:
+        return gray, np.eye(3)
+    height, width = gray.shape
+    size = round(width * factor), round(height * factor)
+    x, y = size[0] / width, size[1] / height
+    large = cv2.resize(gray, size, interpolation=cv2.INTER_CUBIC)
+    place = np.array([[x, 0, (x - 1) / 2], [0, y, (y - 1) / 2], [0, 0, 1]])
+    return np.asarray(np.clip(large, 0, 1), np.float32), place  # cubic interpolation overshoots
+
+
+def _find_sequences(folder: Path, skip: bool) -> list[Path]:
+    try:
+        names = sorted(path.name for path in folder.iterdir() if path.is_dir() and path.name[:2] in ("i_", "v_"))
+    except OSError as error:
+        raise LogpolarError(f"{folder}: {in_words(error)}") from error
+    if not names:
+        raise LogpolarError(f"{folder}: no HPatches sequences in this folder (folders named i_... or v_...)")
+    kept = [name for name in names if not (skip and name in SKIPPED)]
+    if not kept:
+        raise LogpolarError(f"{folder}: only sequences that the paper leaves out; use the mode full")
+    return [folder / name for name in kept]
+
+
+def _read_sequence(folder: Path, numbers: tuple[int, ...]) -> _Sequence:
+    images = {number: _find_image(folder, number) for number in (1, *numbers)}
+    return _Sequence(folder.name, images, {number: _read_homography(folder, number) for number in numbers})
+
+
+def _find_image(folder: Path, number: int) -> Path:
+    for suffix in _SUFFIXES:
+        if (folder / f"{number}{suffix}").is_file():
+            return folder / f"{number}{suffix}"
+    raise LogpolarError(f"{folder}: no image {number} ({', '.join(f'{number}{suffix}' for suffix in _SUFFIXES)})")
+
+
+def _read_homography(folder: Path, number: int) -> Matrix:
+    path = next((folder / name for name in (f"H_1_{number}", f"H_1_{number}.txt") if (folder / name).is_file()), None)
+    if path is None:
+        raise LogpolarError(f"{folder}: no homography H_1_{number}")
+    try:
+        rows = [line.split() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+        values = np.array([[float(word) for word in row] for row in rows], np.float64)
+    except OSError as error:
+        raise LogpolarError(f"{path}: {in_words(error)}") from error
+    except ValueError as error:  # no text, a word that is no number, or rows that are not equally long
+        raise LogpolarError(f"{path}: not a homography of 3 x 3 numbers") from error
+    if values.shape != (3, 3):
+        raise LogpolarError(f"{path}: not a homography of 3 x 3 numbers")
+    if not np.isfinite(values).all():
+        raise LogpolarError(f"{path}: the homography is not finite")
+    if not np.linalg.cond(_balanced(values)) < 1e10:  # NaN for nothing but zeros
+        raise LogpolarError(f"{path}: the homography is singular")
+    return values
+
+
+def _balanced(homography: Matrix) -> Matrix:
+    """In units of 1000 px, so that entries which differ by 10^6 for being in pixels are of one size."""
+    unit = np.diag([1000.0, 1000.0, 1.0])
+    return np.asarray(np.linalg.inv(unit) @ homography @ unit)

@@ -1,0 +1,160 @@
+"""How well descriptors do on pairs of HPatches: ranks of the right partners, and accuracy of the matches.
+
+Mode ``paper``: the correspondences of a split are one pool, see ``pooled_ranks``. Mode ``full``: ranks are those among
+the keypoints of the second image, see ``evaluation.pairs``, and each pair counts the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from logpolar.cameras import Matrix
+from logpolar.datasets.correspondences import ImagePair, warp_points
+from logpolar.evaluation.hpatches import SPLITS, HPatchesOptions, NamedPair
+from logpolar.evaluation.metrics import ranks
+from logpolar.evaluation.pairs import Describe, DescribedPair, pool_of
+from logpolar.evaluation.ranking import pooled_ranks, rank1
+from logpolar.keypoints import FloatArray
+from logpolar.matching import MatchingOptions, match_descriptors
+
+THRESHOLDS = tuple(range(1, 11))
+"""Pixels at which the accuracy of matches is measured."""
+
+Descriptors = tuple[FloatArray, FloatArray]
+"""Of all keypoints of the first image and of the second."""
+
+
+@dataclass(frozen=True)
+class SplitScore:
+    """Shares, not percent; NaN where there is nothing."""
+
+    sequences: int
+    pairs: int
+    pairs_ranked: int  # those that have correspondences
+    correspondences: int
+    rank1: float
+    matches: int  # mutual nearest neighbours of all pairs together
+    matching_accuracy: tuple[float, ...]  # at each of the thresholds; mean over the pairs
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; None, unlike NaN, is JSON."""
+        accuracy = [_plain(share) for share in self.matching_accuracy]
+        return asdict(self) | {"rank1": _plain(self.rank1), "matching_accuracy": accuracy}
+
+
+@dataclass(frozen=True)
+class HPatchesScore:
+    """Scores by split; a split without pairs is not in it."""
+
+    options: HPatchesOptions
+    thresholds: tuple[float, ...]
+    splits: dict[str, SplitScore]
+
+    def to_dict(self) -> dict[str, Any]:
+        splits = {split: score.to_dict() for split, score in self.splits.items()}
+        return {"options": asdict(self.options), "thresholds": list(self.thresholds), "splits": splits}
+
+
+def score_hpatches(
+    pairs: Iterable[NamedPair],
+    describe: Describe,
+    options: HPatchesOptions | None = None,
+    thresholds: Sequence[float] = THRESHOLDS,
+) -> HPatchesScore:
+    """The score of descriptors of unit length; ``options`` are those that the pairs were made with.
+
+    Of each pair all keypoints are described. Consecutive pairs with the same first image have it described once.
+    """
+    options = options or HPatchesOptions()
+    tallies = {split: _Tally() for split in SPLITS.values()}
+    first: tuple[ImagePair, FloatArray] | None = None
+    for named in pairs:
+        pair = named.pair
+        if first is None or first[0].first is not pair.first or first[0].first_keypoints is not pair.first_keypoints:
+            first = pair, _checked(describe(pair.first, pair.first_keypoints), len(pair.first_keypoints))
+        second = _checked(describe(pair.second, pair.second_keypoints), len(pair.second_keypoints))
+        tallies[named.split].add(named, (first[1], second), options.mode == "paper", thresholds)
+    scores = {split: tally.score() for split, tally in tallies.items() if tally.accuracies}
+    return HPatchesScore(options, tuple(thresholds), scores)
+
+
+def matching_accuracy(
+    pair: ImagePair, descriptors: Descriptors, homography: Matrix, thresholds: Sequence[float] = THRESHOLDS
+) -> tuple[FloatArray, int]:
+    """Share of mutual nearest neighbours that lie within each threshold, and how many neighbours there are.
+
+    Pixels are those of the second image, from where the homography sends a keypoint to its match; at a threshold
+    counts as within. Without any match no share is right: 0.
+    """
+    matched = match_descriptors(*descriptors, MatchingOptions(ratio=None)).indices
+    here, there = matched.T
+    with np.errstate(divide="ignore", invalid="ignore"):  # points that go to infinity are within no threshold
+        sent, _ = warp_points(homography, pair.first_keypoints.xy[here].astype(np.float64))
+        distance = np.linalg.norm(sent - pair.second_keypoints.xy[there], axis=1)
+    shares = [float(np.mean(distance <= threshold)) if len(matched) else 0.0 for threshold in thresholds]
+    return np.array(shares, np.float32), len(matched)
+
+
+@dataclass
+class _Tally:
+    """What is gathered of a split."""
+
+    sequences: set[str] = field(default_factory=set)
+    correspondences: int = 0
+    ranked: list[float] = field(default_factory=list)  # rank-1 of each pair; in one pool only that there was one
+    pool: list[Descriptors] = field(default_factory=list)
+    accuracies: list[FloatArray] = field(default_factory=list)
+    matches: int = 0
+
+    def add(self, named: NamedPair, descriptors: Descriptors, pooled: bool, thresholds: Sequence[float]) -> None:
+        self.sequences.add(named.sequence)
+        found = named.pair.correspondences
+        if len(found):
+            self.correspondences += len(found)
+            here, there = found.indices.T
+            if pooled:
+                self.pool.append((descriptors[0][here], descriptors[1][there]))
+            else:
+                second = descriptors[1][pool_of(named.pair)]
+                self.ranked.append(_pair_rank1(DescribedPair(descriptors[0][here], second, found)))
+        accuracy, matches = matching_accuracy(named.pair, descriptors, named.homography, thresholds)
+        self.accuracies.append(accuracy)
+        self.matches += matches
+
+    def score(self) -> SplitScore:
+        share = math.nan
+        if self.pool:
+            first, second = (np.concatenate(side) for side in zip(*self.pool, strict=True))
+            share = rank1(pooled_ranks(first, second))
+        elif self.ranked:
+            share = float(np.mean(self.ranked))
+        return SplitScore(
+            sequences=len(self.sequences),
+            pairs=len(self.accuracies),
+            pairs_ranked=len(self.pool) + len(self.ranked),
+            correspondences=self.correspondences,
+            rank1=share,
+            matches=self.matches,
+            matching_accuracy=tuple(np.mean(self.accuracies, axis=0).tolist()),
+        )
+
+
+def _pair_rank1(pair: DescribedPair) -> float:
+    return rank1(ranks(pair.distances(), np.arange(len(pair.first))))
+
+
+def _checked(descriptors: FloatArray, count: int) -> FloatArray:
+    if len(descriptors) != count:
+        raise ValueError(f"{count} keypoints have got {len(descriptors)} descriptors")
+    if not np.isfinite(descriptors).all():  # NaN is nearer than nothing, and would rank first
+        raise ValueError("descriptors are not finite")
+    return descriptors
+
+
+def _plain(share: float) -> float | None:
+    return None if math.isnan(share) else round(share, 5)
