@@ -1,0 +1,275 @@
+"""AMOS patches: places in views of static cameras, to be recognised at another time of day or year.
+
+Layout of the folder, as published:
+    - ``Train/<view>/*``: images of each view; nothing moves but light, weather and season.
+    - ``train_patches.pt``: a list of tensors, of which the second is LAFs (N, 2, 3) = [A | xy] in pixels of the images,
+      and the third the number of each LAF's view (N, 1), or (N,), among the sorted names of views.
+    - ``images_in_views.npy``: a dictionary from a view to the names of its images, in the order that draws rest on. It
+      is a download of its own; without it the folders are listed instead, which draws other pairs.
+
+For each LAF two images of its view are drawn; the keypoints of both are the same: at xy, upright, ``size`` =
+sqrt(det A + 1e-10).
+
+How much of the image that is: a LAF's scale is about the half-width of a patch, 16 px and more, not the diameter of a
+SIFT keypoint. A descriptor of support lambda reads a disc of radius R = lambda / 2 * size, whatever ``size`` means. So
+it is lambda = 2 that reads the patch itself, lambda = 12 six times its half-width, and lambda = 96 mostly what
+continues the image past its borders. Figures of different lambda are those of different parts of the image.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from logpolar.errors import LogpolarError, MissingExtraError, in_words
+from logpolar.evaluation.object_arrays import read_object
+from logpolar.evaluation.pairs import Describe
+from logpolar.evaluation.ranking import cumulative, pooled_ranks, rank1
+from logpolar.images import IMAGE_SUFFIXES, read_gray, read_image, to_bytes
+from logpolar.keypoints import FloatArray, Keypoints
+from logpolar.settings import check_settings, setting
+
+SKIPPED = frozenset({"00034154", "00036180", "00036169", "00011611", "00004431"})
+"""Views that the paper's evaluation leaves out."""
+
+CANVAS = 1500
+"""The paper's images are put on a canvas of this many pixels; views with larger images are left out."""
+
+RANKS = (1, 2, 5, 10, 20, 50, 100)
+"""Places at which the share of keypoints whose partner is among the nearest is given."""
+
+_LISTS, _PATCHES = "images_in_views.npy", "train_patches.pt"
+
+
+@dataclass(frozen=True)
+class AmosOptions:
+    """Which pairs are drawn."""
+
+    mode: str = setting("paper", "Without the views that the paper leaves out, or with all.", choices=("paper", "full"))
+    seed: int = setting(42, "Decides which two images of its view a keypoint is compared in; the paper's is 42.", 0)
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+@dataclass(frozen=True, eq=False)
+class AmosGroup:
+    """Keypoints that are compared in the same two images of a view, at the same places in both."""
+
+    view: str
+    first: Path
+    second: Path
+    rows: NDArray[np.intp]  # where in the pool of all pairs
+    keypoints: Keypoints
+
+
+@dataclass(frozen=True, eq=False)
+class AmosPairs:
+    """Groups, and what they were made of. Iterating goes through the groups."""
+
+    options: AmosOptions
+    groups: tuple[AmosGroup, ...]
+    lists: str  # where the order of images is from: the published file, or the folders
+    left_out: Mapping[str, str]  # view -> reason
+
+    def __len__(self) -> int:
+        """Pairs of keypoints."""
+        return sum(len(group.rows) for group in self.groups)
+
+    def __iter__(self) -> Iterator[AmosGroup]:
+        return iter(self.groups)
+
+
+@dataclass(frozen=True)
+class AmosScore:
+    """Shares, not percent, among the positives of all views together."""
+
+    options: AmosOptions
+    pairs: int
+    views: int
+    images: int
+    rank1: float
+    cumulative: dict[int, float]  # place -> share of keypoints whose partner is at least that near
+    lists: str
+    left_out: dict[str, str]
+
+    def to_dict(self) -> dict[str, Any]:
+        shares = {str(place): round(share, 5) for place, share in self.cumulative.items()}
+        return asdict(self) | {"rank1": round(self.rank1, 5), "cumulative": shares}
+
+
+def amos_pairs(folder: str | Path, options: AmosOptions | None = None) -> AmosPairs:
+    """Draw the pairs of a folder in the published layout; in mode paper all images are read for their sizes."""
+    options, folder = options or AmosOptions(), Path(folder)
+    lafs, numbers = _read_patches(folder / _PATCHES)
+    views = _find_views(folder / "Train")
+    if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(views):
+        worst = int(numbers.max() if numbers.min() >= 0 else numbers.min())
+        raise LogpolarError(
+            f"{folder / _PATCHES}: a patch of view number {worst}, but Train has {len(views)} views (0 ...)"
+        )
+    used = [views[number] for number in np.unique(numbers)]
+    left_out = {view: "the paper leaves it out" for view in used if options.mode == "paper" and view in SKIPPED}
+    images, lists = _list_images(folder, views, [view for view in used if view not in left_out])
+    names = [views[number] for number in numbers.tolist()]
+    drawn = _draw(names, images, options.seed)
+    if options.mode == "paper":
+        left_out |= _oversized(images)
+    kept = [row for row in drawn if names[row] not in left_out]
+    if not kept:
+        raise LogpolarError(f"{folder}: all {len(names)} patches are of views that are left out")
+    groups = _group([(names[row], *drawn[row]) for row in kept], _keypoints(lafs[kept]))
+    return AmosPairs(options, groups, lists, left_out)
+
+
+def score_amos(pairs: AmosPairs, describe: Describe) -> AmosScore:
+    """Ranks of right partners among those of all pairs; each image is read and described once."""
+    wanted: dict[Path, list[tuple[int, AmosGroup]]] = defaultdict(list)
+    for group in pairs:
+        wanted[group.first].append((0, group))
+        wanted[group.second].append((1, group))
+    found: list[list[FloatArray]] = [[np.zeros(0, np.float32)] * len(pairs) for _ in range(2)]
+    for path, uses in wanted.items():
+        table = np.concatenate([group.keypoints.table for _, group in uses])
+        keypoints = Keypoints.from_points(table[:, :2], table[:, 2], table[:, 3])
+        descriptors = describe(to_bytes(read_gray(path)), keypoints)
+        places = [(side, row) for side, group in uses for row in group.rows.tolist()]
+        for (side, row), descriptor in zip(places, descriptors, strict=True):
+            found[side][row] = descriptor
+    ranks = pooled_ranks(np.stack(found[0]), np.stack(found[1]))
+    return AmosScore(
+        options=pairs.options,
+        pairs=len(ranks),
+        views=len({group.view for group in pairs}),
+        images=len(wanted),
+        rank1=rank1(ranks),
+        cumulative=dict(zip(RANKS, cumulative(ranks, RANKS).tolist(), strict=True)),
+        lists=pairs.lists,
+        left_out=dict(pairs.left_out),
+    )
+
+
+def _draw(names: Sequence[str], images: Mapping[str, list[Path]], seed: int) -> dict[int, tuple[Path, Path]]:
+    """Two images for each row whose view has a list, one row after the other as the paper's evaluation draws them.
+
+    Rows of skipped views take no part. Those of views that are too large do, though nothing becomes of them.
+    """
+    random = np.random.RandomState(seed)
+    drawn = {}
+    for row, view in enumerate(names):
+        if view in images:
+            one, other = random.choice(len(images[view]), 2, replace=False).tolist()
+            drawn[row] = images[view][one], images[view][other]
+    return drawn
+
+
+def _group(drawn: Sequence[tuple[str, Path, Path]], keypoints: Keypoints) -> tuple[AmosGroup, ...]:
+    rows: dict[tuple[str, Path, Path], list[int]] = defaultdict(list)
+    for row, key in enumerate(drawn):
+        rows[key].append(row)
+    return tuple(AmosGroup(*key, np.array(mine, np.intp), keypoints[np.array(mine)]) for key, mine in rows.items())
+
+
+def _keypoints(lafs: NDArray[np.float64]) -> Keypoints:
+    area = lafs[:, 0, 0] * lafs[:, 1, 1] - lafs[:, 0, 1] * lafs[:, 1, 0]
+    return Keypoints.from_points(lafs[:, :, 2], np.sqrt(area + 1e-10))
+
+
+def _oversized(images: Mapping[str, list[Path]]) -> dict[str, str]:
+    result = {}
+    for view, paths in images.items():
+        for path in paths:
+            height, width = read_image(path).shape[:2]
+            if max(height, width) > CANVAS:
+                result[view] = f"{path.name} is {width} x {height}, larger than {CANVAS} px"
+                break
+    return result
+
+
+def _find_views(folder: Path) -> list[str]:
+    try:
+        views = sorted(path.name for path in folder.iterdir() if path.is_dir())
+    except OSError as error:
+        raise LogpolarError(f"{folder}: {in_words(error)}") from error
+    if not views:
+        raise LogpolarError(f"{folder}: no views in this folder")
+    return views
+
+
+def _list_images(folder: Path, views: list[str], used: list[str]) -> tuple[dict[str, list[Path]], str]:
+    """Images of the views that are used, and where their order is from."""
+    train, lists = folder / "Train", folder / _LISTS
+    if lists.exists():
+        names = _read_lists(lists)
+        missing = sorted(set(names) - set(views))
+        if missing:  # numbers of views would stand for others
+            raise LogpolarError(f"{train}: no view '{missing[0]}', which is in {_LISTS} ({len(missing)} such)")
+        unknown = [view for view in used if view not in names]
+        if unknown:
+            raise LogpolarError(f"{lists}: no list of images of the view '{unknown[0]}'")
+        images = {view: [train / view / name for name in names[view]] for view in used}
+    else:
+        images = {view: _images_in(train / view) for view in used}
+    for view, paths in images.items():
+        if len(set(paths)) < 2:
+            raise LogpolarError(f"{train / view}: {len(set(paths))} image(s) in this view, but pairs need two")
+        if len(set(paths)) < len(paths):  # an image would be compared with itself
+            raise LogpolarError(f"{lists}: an image of the view '{view}' is listed twice")
+        absent = [path for path in paths if not path.is_file()]
+        if absent:
+            raise LogpolarError(f"{absent[0]}: no such image, though {_LISTS} has it ({len(absent)} such in the view)")
+    return images, _LISTS if lists.exists() else f"folders, sorted ({_LISTS} is missing)"
+
+
+def _images_in(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES)
+
+
+def _read_lists(path: Path) -> dict[str, list[str]]:
+    stored = read_object(path)
+    if not isinstance(stored, dict):
+        raise LogpolarError(f"{path}: not a dictionary from views to images")
+    result = {}
+    for view, names in stored.items():
+        if not isinstance(names, list | tuple | np.ndarray):
+            raise LogpolarError(f"{path}: what it has of the view '{view}' is no list")
+        result[str(view)] = [str(name) for name in names]
+        outside = [name for name in result[str(view)] if Path(name).name != name]
+        if outside:
+            raise LogpolarError(f"{path}: '{outside[0]}' is not the name of a file in a view")
+    return result
+
+
+def _read_patches(path: Path) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """LAFs (N, 2, 3) and the number of each one's view (N,); no code in the file is executed."""
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingExtraError("reading AMOS patches", "torch") from error
+    try:
+        stored = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise LogpolarError(f"{path}: {in_words(error)}") from error
+    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError, AttributeError) as error:
+        raise LogpolarError(f"{path}: not a file of tensors, or an incomplete one") from error
+    if not isinstance(stored, list | tuple) or len(stored) < 3:
+        raise LogpolarError(f"{path}: not a list of patches, LAFs and views")
+    if not all(isinstance(values, torch.Tensor) for values in stored[1:3]):
+        raise LogpolarError(f"{path}: LAFs and views are not tensors")
+    lafs, numbers = stored[1].double().numpy(), stored[2].numpy()
+    if lafs.ndim != 3 or lafs.shape[1:] != (2, 3):
+        raise LogpolarError(f"{path}: LAFs have the shape (N, 2, 3), not {lafs.shape}")
+    if numbers.ndim not in (1, 2) or numbers.shape not in ((len(lafs),), (len(lafs), 1)):
+        raise LogpolarError(f"{path}: {len(lafs)} LAFs, but numbers of views of shape {numbers.shape}")
+    with np.errstate(invalid="ignore"):
+        usable = np.isfinite(lafs).all(axis=(1, 2)) & (np.linalg.det(lafs[:, :, :2]) > 0)
+    if len(lafs) == 0 or not usable.all():
+        raise LogpolarError(f"{path}: {int((~usable).sum())} of {len(lafs)} LAFs have no positive, finite scale")
+    return lafs, numbers.reshape(-1).astype(np.int64)

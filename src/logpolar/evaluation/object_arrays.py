@@ -1,0 +1,74 @@
+"""Pickled objects in ``.npy`` files, read without running what a pickle may call.
+
+Some benchmarks come with dictionaries that ``numpy.save`` has pickled. Anything that unpickles them as usual runs
+whatever code their author, or whoever has replaced the file, has put there.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy
+
+from logpolar.errors import LogpolarError, in_words
+
+
+def read_object(path: str | Path) -> Any:
+    """What ``numpy.save(path, value)`` has stored of one plain value.
+
+    Dictionaries, lists, tuples, sets, text, bytes, numbers and numpy arrays and scalars of these; a file that holds
+    anything else is refused.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            version = npy.read_magic(file)
+            read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+            shape, _, dtype = read_header(file)
+            if shape != () or not dtype.hasobject:
+                raise LogpolarError(f"{path}: not one pickled value, but an array of shape {shape}, type {dtype}")
+            # Text of Python 2, and what its numpy stored as text, is Latin 1.
+            stored = _PlainUnpickler(file, encoding="latin1").load()
+    except OSError as error:
+        raise LogpolarError(f"{path}: {in_words(error)}") from error
+    except _RefusedError as error:
+        raise LogpolarError(f"{path}: refused, for it is not plain data: {error}") from error
+    except LogpolarError:
+        raise
+    except Exception as error:  # a damaged pickle can fail in any way
+        raise LogpolarError(f"{path}: not an array of numpy, or a damaged one") from error
+    return stored.item() if isinstance(stored, np.ndarray) and stored.shape == () else stored
+
+
+class _RefusedError(Exception):
+    """A pickle asks for something that plain data does not need."""
+
+
+def _latin1(text: str, encoding: str = "latin1") -> bytes:
+    """How old protocols store bytes: a call of ``codecs.encode``, here for this encoding alone."""
+    if encoding != "latin1":
+        raise _RefusedError(f"bytes in the encoding {encoding!r}")
+    return text.encode("latin1")
+
+
+_RECONSTRUCT, _SCALAR = np.zeros(0).__reduce__()[0], np.float64(0).__reduce__()[0]
+_ALLOWED: dict[tuple[str, str], Any] = {
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
+    # numpy 2 has renamed its inner modules; files of either version are read by either.
+    **{(f"numpy.{core}.multiarray", "_reconstruct"): _RECONSTRUCT for core in ("core", "_core")},
+    **{(f"numpy.{core}.multiarray", "scalar"): _SCALAR for core in ("core", "_core")},
+    ("_codecs", "encode"): _latin1,
+    ("collections", "OrderedDict"): OrderedDict,
+    **{(module, kind.__name__): kind for module in ("builtins", "__builtin__") for kind in (set, frozenset)},
+}
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _ALLOWED:
+            raise _RefusedError(f"it asks for {module}.{name}")
+        return _ALLOWED[module, name]
