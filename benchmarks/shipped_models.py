@@ -39,7 +39,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("set", type=Path)
     parser.add_argument("--test", type=Path, required=True)
     parser.add_argument("--zoom", type=Path)
-    parser.add_argument("--tfeat", default="", help="file of TFeat's weights, for --zoom")
+    parser.add_argument("-d", "--descriptor", action="append", default=["rootsift"], help="to compare with, for --zoom")
     parser.add_argument("--steps", type=int, default=DEFAULT.optimisation.steps)
     parser.add_argument("--ablation-steps", type=int, default=2000)
     parser.add_argument("--repeat-steps", type=int, default=1500)
@@ -123,9 +123,9 @@ def main() -> None:
         models.append(work.train(config, options.output / config.name))
         test(work, models[-1], tests)
     if options.zoom:
-        baselines = ["--root-sift", *(["--tfeat", options.tfeat] if options.tfeat else [])]
+        specs = [argument for spec in (*models, *options.descriptor) for argument in ("-d", str(spec))]
         found = ["-o", str(options.output / "zoom.json"), "--jobs", str(options.jobs)]
-        work.measure("zoom.py", str(options.zoom), "--model", ",".join(map(str, models)), *baselines, *found)
+        work.measure("zoom.py", str(options.zoom), *specs, *found)
     run_ablation(work, paper, tests)
     repeat(work, default)
     for seed in range(1, options.seeds):
@@ -139,7 +139,7 @@ def main() -> None:
 def test(work: Work, model: Path, tests: list[Path]) -> None:
     target = model.with_name("test.json")
     if not target.exists():
-        work.measure("scenes.py", *map(str, tests), "--model", str(model), "-o", str(target))
+        work.measure("scenes.py", *map(str, tests), "-d", str(model), "-o", str(target))
 
 
 def run_ablation(work: Work, paper: TrainingConfig, tests: list[Path]) -> None:

@@ -1,9 +1,9 @@
 """Descriptors on scenes whose second images were reduced or turned: right nearest neighbours, and relative poses.
 
-python benchmarks/zoom.py FOLDER --part test --model logpolar-96,cartesian-12 --root-sift -o zoom.json
+python benchmarks/zoom.py FOLDER --part test -d logpolar-96 -d rootsift -d tfeat:tfeat-liberty.params -o zoom.json
 
 FOLDER holds correspondence files of scenes (``logpolar dataset colmap --shrink 3 --distractors 8000``), by any name:
-what was done to the second images stands in the file. For each method and each alteration:
+what was done to the second images stands in the file. For each descriptor and each alteration:
 
     rank1   share of correspondences whose nearest neighbour is right; wrong answers are all other keypoints of the
             second image but for those within 7 px of a correspondence, as in ``logpolar.evaluation.pairs``
@@ -16,6 +16,7 @@ Each image is described once; descriptors wait in a temporary folder for the pro
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import tempfile
@@ -32,11 +33,11 @@ from numpy.typing import NDArray
 
 from logpolar.datasets.building import versions
 from logpolar.datasets.files import CorrespondenceFile
+from logpolar.evaluation.descriptors import open_descriptor
 from logpolar.evaluation.metrics import ranks
 from logpolar.evaluation.stereo import matched_errors, mean_average_accuracy
 from logpolar.keypoints import FloatArray, Keypoints
 from logpolar.parallel import in_processes
-from methods import Method, add_arguments, describer, methods_of
 
 SEED = 0
 NEAR = 7.0  # pixels around a correspondence in which nothing counts as a wrong answer
@@ -49,12 +50,12 @@ class ImageTask:
     file: Path
     image: int
     rows: NDArray[np.intp]  # of the keypoints that are needed
-    method: Method
+    spec: str
     folder: Path
 
 
 def described_file(task: ImageTask | PairTask, image: int) -> Path:
-    return task.folder / f"{task.file.stem}-{task.method.name}-{image}.npy"
+    return task.folder / f"{task.file.stem}-{hashlib.sha256(task.spec.encode()).hexdigest()[:16]}-{image}.npy"
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class PairTask:
 
     file: Path
     pair: int
-    method: Method
+    spec: str
     folder: Path
     keypoints: int
     ratios: tuple[float, ...]
@@ -86,25 +87,28 @@ def open_file(path: Path) -> CorrespondenceFile:
 # Describing
 
 
+opened = lru_cache(maxsize=1)(open_descriptor)
+
+
 def describe_image(device: str, task: ImageTask) -> None:
     file = open_file(task.file)
     keypoints = file.read_keypoints(task.image)
     descriptors = np.zeros((len(keypoints), 128), np.float32)
     if len(task.rows):
-        descriptors[task.rows] = describer(task.method, device)(file.read_image(task.image), keypoints[task.rows])
+        descriptors[task.rows] = opened(task.spec, device).describe(file.read_image(task.image), keypoints[task.rows])
     np.save(described_file(task, task.image), descriptors)
 
 
 def describe_images(tasks: list[ImageTask], device: str, jobs: int) -> None:
     """On the GPU in this process, on the CPU in all of them."""
-    for method in dict.fromkeys(task.method for task in tasks):
+    for spec in dict.fromkeys(task.spec for task in tasks):
         start = time.perf_counter()
-        own = [task for task in tasks if task.method == method]
-        on_cpu = device == "cpu" or method.kind == "root-sift"
+        own = [task for task in tasks if task.spec == spec]
+        on_cpu = device == "cpu" or spec.startswith(("sift", "rootsift"))
         work = partial(describe_image, "cpu" if on_cpu else device)
         for _ in in_processes(work, own, jobs if on_cpu else 1, use_one_thread):
             pass
-        print(f"{method.name}: {len(own)} images described in {time.perf_counter() - start:.0f} s", flush=True)
+        print(f"{spec}: {len(own)} images described in {time.perf_counter() - start:.0f} s", flush=True)
 
 
 def use_one_thread() -> None:
@@ -185,7 +189,7 @@ def draw_pairs(file: CorrespondenceFile, part: str, count: int) -> list[int]:
 
 
 def summarise(results: list[tuple[PairTask, PairResult]], ratios: tuple[float, ...]) -> dict[str, Any]:
-    """Of pairs of one method and one alteration."""
+    """Of pairs of one descriptor and one alteration."""
     hits, count = (sum(getattr(result, name) for _, result in results) for name in ("hits", "correspondences"))
     maa = {f"{r:g}": mean_average_accuracy([res.errors[k] for _, res in results]) for k, r in enumerate(ratios)}
     matches = {f"{r:g}": float(np.median([res.matches[k] for _, res in results])) for k, r in enumerate(ratios)}
@@ -217,7 +221,8 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--part", choices=("train", "validation", "test"), default="test")
-    add_arguments(parser)
+    parser.add_argument("-d", "--descriptor", action="append", required=True, help="spec, see evaluation.descriptors")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--keypoints", type=int, default=2000, help="of each image, for poses")
     parser.add_argument("--pairs", type=int, default=100, help="of each file")
     parser.add_argument("--ratios", type=numbers, default=(0.75, 0.8, 0.85, 0.9, 0.95, 1.0))
@@ -243,27 +248,27 @@ def needed_rows(file: CorrespondenceFile, pairs: list[int], count: int) -> dict[
 
 def all_tasks(options: argparse.Namespace, folder: Path) -> tuple[list[ImageTask], list[PairTask], dict[Path, str]]:
     images, pairs, kinds = [], [], {}
-    methods = methods_of(options)
     for path in sorted(options.folder.glob(options.pattern)):
         with CorrespondenceFile(path) as file:
             kinds[path] = alteration_of(file)
             chosen = draw_pairs(file, options.part, options.pairs)
             rows = needed_rows(file, chosen, options.keypoints)
         settings = options.keypoints, options.ratios, options.threshold
-        images += [ImageTask(path, image, rows[image], method, folder) for method in methods for image in rows]
-        pairs += [PairTask(path, pair, method, folder, *settings) for method in methods for pair in chosen]
+        images += [ImageTask(path, image, rows[image], spec, folder) for spec in options.descriptor for image in rows]
+        pairs += [PairTask(path, pair, spec, folder, *settings) for spec in options.descriptor for pair in chosen]
     return images, pairs, kinds
 
 
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Method, alteration, and what was measured."""
+    """Descriptor, alteration, and what was measured."""
     with tempfile.TemporaryDirectory() as folder:
         images, pairs, kinds = all_tasks(options, Path(folder))
         describe_images(images, options.device, options.jobs)
         start = time.perf_counter()
+        names = {spec: open_descriptor(spec, options.device).name for spec in options.descriptor}
         groups = defaultdict(list)
         for task, result in in_processes(match_pair, pairs, options.jobs):
-            groups[task.method.name, kinds[task.file]].append((task, result))
+            groups[names[task.spec], kinds[task.file]].append((task, result))
         print(f"{len(pairs)} pairs matched in {time.perf_counter() - start:.0f} s", flush=True)
     for (name, kind), results in sorted(groups.items()):
         yield name, kind, in_full(results, options.ratios)
@@ -280,7 +285,7 @@ def main() -> None:
         share = "-" if found["rank1"] is None else f"{found['rank1']:.3f}"
         maa = "  ".join(f"{ratio}: {value:.3f}" for ratio, value in found["maa"].items())
         print(f"{name:20}{kind:16}{found['correspondences']:8} rank1 {share}   maa {maa}", flush=True)
-    result = {"seed": SEED, "settings": settings, "versions": versions(), "methods": methods}
+    result = {"seed": SEED, "settings": settings, "versions": versions(), "descriptors": methods}
     options.output.write_text(json.dumps(result) + "\n")
 
 
