@@ -19,6 +19,9 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
+from logpolar.models import load_model
 from logpolar.sampling.patterns import Cartesian
 from logpolar.training.ablation import ablate, table_markdown
 from logpolar.training.config import find_files
@@ -59,7 +62,7 @@ class Work:
         self.options, self.start = options, time.perf_counter()
         self.device = World().device("auto")
         self._jobs: list[subprocess.Popen[bytes]] = []
-        self._data: dict[int, TrainingData] = {}
+        self._data: dict[tuple[tuple[DataSource, ...], int], TrainingData] = {}
 
     def say(self, text: str) -> None:
         print(f"{time.perf_counter() - self.start:.0f} s: {text}", flush=True)
@@ -69,11 +72,10 @@ class Work:
         return time.perf_counter() - self.start + steps / 150 + 30 < self.options.seconds
 
     def train(self, config: TrainingConfig, folder: Path) -> Path:
-        per_pair = config.batch.per_pair
-        if per_pair not in self._data:
-            sources = [find_files(source) for source in config.data]
-            self._data[per_pair] = load_training_data(sources, per_pair, self.device)
-        report = train(config, folder, data=self._data[per_pair])
+        key = config.data, config.batch.per_pair
+        if key not in self._data:
+            self._data[key] = load_training_data([find_files(source) for source in key[0]], key[1], self.device)
+        report = train(config, folder, data=self._data[key])
         self.say(f"{folder.name}: validation {in_words(summary(report.scores))}")
         return report.model
 
@@ -162,10 +164,10 @@ def repeat(work: Work, default: TrainingConfig) -> None:
         return
     config = replace(default, optimisation=replace(default.optimisation, steps=steps))
     folders = [work.options.output / f"repeat-{number}" for number in (1, 2)]
-    weights = [work.train(config, folder).read_bytes() for folder in folders]
+    first, second = (load_model(work.train(config, folder)).weights for folder in folders)
     cards = [json.loads((folder / "card.json").read_text())["figures"]["validation"]["mean"] for folder in folders]
-    same = "the same to the bit" if weights[0] == weights[1] else "not the same to the bit"
-    work.say(f"twice: FPR95 {cards[0]['fpr95']}, {cards[1]['fpr95']}; the files are {same}")
+    apart = max(float(np.abs(first[name] - second[name]).max()) for name in first)
+    work.say(f"twice: FPR95 {cards[0]['fpr95']}, {cards[1]['fpr95']}; weights differ by {apart:g} at most")
 
 
 if __name__ == "__main__":
