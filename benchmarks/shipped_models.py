@@ -34,6 +34,7 @@ from logpolar.training.validation import summary
 
 SCENES = "10 landmark scenes of the Oxford Buildings set and of Google Landmarks v2, with COLMAP poses and depth"
 PHOTOS = "; views of 640 modified Pixabay photos through random homographies"
+BY_THE_PAPER = "by the recipe of the paper's code, with the right sign of the angle."
 HERE = Path(__file__).parent
 
 
@@ -100,17 +101,23 @@ def configs(options: argparse.Namespace) -> tuple[TrainingConfig, TrainingConfig
     photos = (str(options.set / "photos.h5"),)
     default, paper = (
         replace(
-            recipe, run=run, data=data, sources=sources, optimisation=replace(recipe.optimisation, steps=options.steps)
+            recipe,
+            description=description,
+            licence="Apache-2.0",
+            run=run,
+            data=data,
+            sources=sources,
+            optimisation=replace(recipe.optimisation, steps=options.steps),
         )
-        for recipe, data, sources in (
-            (DEFAULT, (DataSource(scenes), DataSource(photos)), SCENES + PHOTOS),
-            (PAPER, (DataSource(scenes),), SCENES),
+        for recipe, description, data, sources in (
+            (DEFAULT, "Log-polar, lambda 96: the default.", (DataSource(scenes), DataSource(photos)), SCENES + PHOTOS),
+            (PAPER, f"Log-polar, lambda 96, {BY_THE_PAPER}", (DataSource(scenes),), SCENES),
         )
     )
     cartesian = replace(
         paper,
         name="paper-cartesian-12",
-        description="Cartesian, lambda 12, by the recipe of the paper's code.",
+        description=f"Cartesian, lambda 12, {BY_THE_PAPER}",
         sampling=Cartesian(12.0, antialias=False),
     )
     return default, paper, cartesian

@@ -140,6 +140,8 @@ def load_model(name_or_path: str | Path) -> Model:
             return _read(path, name)
     if Path(name).is_file():
         return _read(Path(name), name)
+    if Path(name).is_dir():
+        raise ModelError(f"{name}: is a folder; name the model file ({_SUFFIX}) in it")
     raise ModelError(f"no model '{name}': neither a file nor one of {', '.join(shipped_models())}")
 
 
@@ -160,7 +162,18 @@ def save_model(path: str | Path, network: DescriptorNetwork, card: ModelCard) ->
         "card": card.to_json(),
         "graph": base64.b64encode(export_graph(network)).decode(),
     }
-    write_whole(Path(path), safetensors_bytes(weights, metadata))
+    write_whole(Path(path), _in_order(safetensors_bytes(weights, metadata)))
+
+
+def _in_order(content: bytes) -> bytes:
+    """A safetensors file with its header's metadata sorted: the library writes them in any order, and the same model
+    shall be the same file. The header is JSON, after its length in 8 bytes, filled up with spaces."""
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + content[8 + length :]
 
 
 def _read(path: Path, source: str) -> Model:

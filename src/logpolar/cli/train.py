@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -62,28 +63,31 @@ def train(config: Path, output: Path, changes: tuple[str, ...], device: str | No
     stopped, to the same result. On a GPU a model takes a minute or two, on a CPU a day. Several GPUs or machines:
     torchrun --nproc-per-node 2 -m logpolar train CONFIG -o FOLDER.
     """
+    from logpolar.training.config import read_config
+
+    settings = read_config(config, _all_changes(changes, device))
     with _training(output):
-        from logpolar.training.config import read_config
         from logpolar.training.run import in_words, train
         from logpolar.training.validation import summary
 
-        settings = read_config(config, _all_changes(changes, device))
         report = train(settings, output, overwrite, progress=True)
+    if os.environ.get("RANK", "0") != "0":  # of several processes one speaks
+        return
     for name, score in report.scores.items():
         click.echo(f"{name}: {in_words(score)} ({score.correspondences} correspondences)")
-    if report.scores:
+    if len(report.scores) > 1:
         click.echo(f"validation, mean: {in_words(summary(report.scores))}")
+    if not report.scores:
+        click.echo("no validation: none of the files has images that validate")
     click.echo(f"{'complete before: ' if report.was_complete else 'wrote '}{report.model}")
 
 
 @click.command(
     short_help="Train and test cartesian and log-polar models over lambda.",
-    epilog="Example: logpolar ablate paper.toml -o ablation --test scenes/*.h5",
+    epilog="Example: logpolar ablate paper.toml -o ablation --test 'scenes/*.h5'",
 )
 @_config_options
-@click.option(
-    "--test", "tests", multiple=True, type=click.Path(path_type=Path), help="Correspondence file; repeatable."
-)
+@click.option("--test", "tests", multiple=True, help="Correspondence file, or a pattern in quotes; repeatable.")
 @click.option("--lambdas", default="12,16,32,64,96,128", show_default=True, help="Numbers with commas between.")
 @click.option("--pairs", type=click.IntRange(min=0), default=0, show_default="all", help="Image pairs of a test file.")
 def ablate(
@@ -91,7 +95,7 @@ def ablate(
     output: Path,
     changes: tuple[str, ...],
     device: str | None,
-    tests: tuple[Path, ...],
+    tests: tuple[str, ...],
     lambdas: str,
     pairs: int,
 ) -> None:
@@ -103,7 +107,8 @@ def ablate(
     with _training(output):
         from logpolar.errors import LogpolarError
         from logpolar.training.ablation import ablate, table_markdown
-        from logpolar.training.config import read_config
+        from logpolar.training.config import find_files, read_config
+        from logpolar.training.options import DataSource
 
         try:
             supports = [float(text) for text in lambdas.split(",")]
@@ -112,7 +117,7 @@ def ablate(
         except ValueError as error:
             raise LogpolarError(f"--lambdas are positive numbers with commas between, not '{lambdas}'") from error
         settings = read_config(config, _all_changes(changes, device))
-        rows = ablate(settings, output, tests, supports, pairs, progress=True)
+        rows = ablate(settings, output, find_files(DataSource(tests)), supports, pairs, progress=True)
     click.echo(table_markdown(rows), nl=False)
     click.echo(f"wrote {output / 'table.csv'} and {output / 'table.md'}")
 

@@ -114,7 +114,10 @@ def table_csv(rows: Sequence[AblationRow]) -> str:
 def table_markdown(rows: Sequence[AblationRow]) -> str:
     """The paper's table: FPR95 in percent, mean of the files, by pattern and lambda; and rank-1 below."""
     lambdas = list(dict.fromkeys(row.lambda_ for row in rows))
-    lines = ["| | " + " | ".join(f"{lambda_:g}" for lambda_ in lambdas) + " |", "|---" * (len(lambdas) + 1) + "|"]
+    lines = [
+        "| lambda | " + " | ".join(f"{lambda_:g}" for lambda_ in lambdas) + " |",
+        "|---" * (len(lambdas) + 1) + "|",
+    ]
     for title, name, factor, digits in (
         ("FPR95 %", "fpr95", 100, 3),
         ("rank-1", "rank1", 1, 4),

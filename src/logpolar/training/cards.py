@@ -44,4 +44,5 @@ def make_card(
     }
     validation: dict[str, Any] = {name: score.to_dict() for name, score in scores.items()}
     figures = {"validation": {"mean": summary(dict(scores)).to_dict(), **validation}} if scores else {}
-    return ModelCard(config.name, config.description, config.sampling, config.network, training, figures)
+    about = config.name, config.description, config.sampling, config.network
+    return ModelCard(*about, training, figures, config.licence)

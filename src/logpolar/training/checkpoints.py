@@ -27,7 +27,7 @@ def load_checkpoint(path: Path, device: torch.device | str) -> dict[str, Any]:
     try:
         state = torch.load(path, map_location=device, weights_only=True)
     except (pickle.UnpicklingError, EOFError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        raise LogpolarError(f"{path}: not a checkpoint, or a damaged one") from error
+        raise LogpolarError(f"{path}: not a checkpoint, or a damaged one; delete it or --overwrite") from error
     if not isinstance(state, dict) or state.get("format") != _FORMAT:
         raise LogpolarError(f"{path}: not a checkpoint of logpolar")
     if state.get("version") != _VERSION:

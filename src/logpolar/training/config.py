@@ -36,7 +36,7 @@ else:
 
 _SECTIONS = ("batch", "augmentation", "loss", "optimisation", "run")
 _NETWORK = ("circular", "dropout")  # rows and columns are those of the sampling
-_TITLES = ("name", "description", "sources")
+_TITLES = ("name", "description", "sources", "licence")
 _HELP = {
     "pattern": "log-polar or cartesian.",
     "lambda": "Support: its radius is lambda / 2 keypoint sizes.",
@@ -139,7 +139,7 @@ def _change(table: dict[str, Any], change: str) -> None:
         value = text.strip()
     inner = table.setdefault(sections[0], {}) if sections else table
     if not isinstance(inner, dict):
-        raise ValueError(f"[{sections[0]}] is not a section with keys")
+        raise ValueError(f"--set cannot change [[{sections[0]}]], of which there may be several")
     inner[key] = value
 
 
@@ -165,6 +165,8 @@ def _make_config(table: Mapping[str, Any], folder: Path) -> TrainingConfig:
 
 
 def _read_data(tables: Any, folder: Path) -> tuple[DataSource, ...]:
+    if isinstance(tables, dict) and tables:
+        raise ValueError("[[data]], with two brackets, can only be said in the file: there may be several")
     if not isinstance(tables, list) or not tables:
         raise ValueError("there is no [[data]]: name the correspondence files to train on")
     sources = [_section(DataSource(), table, "[[data]]") for table in tables]

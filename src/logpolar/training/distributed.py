@@ -39,7 +39,9 @@ class World:
             device = torch.device(f"cuda:{self.local_rank}" if name == "cuda" and self.size > 1 else name)
             torch.empty(0, device=device)
         except (RuntimeError, AssertionError) as error:
-            raise LogpolarError(f"torch cannot use the device '{name}': {str(error).splitlines()[0]}") from error
+            known = "try cpu, or cuda with a CUDA build of torch and a GPU"
+            reason = str(error).splitlines()[0][:100]
+            raise LogpolarError(f"torch cannot use the device '{name}' ({reason}); {known}") from error
         return device
 
     @contextlib.contextmanager

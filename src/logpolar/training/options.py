@@ -53,7 +53,7 @@ class LossOptions:
 class OptimisationOptions:
     """How it is minimised."""
 
-    steps: int = setting(20000, "Steps in all.", 1)
+    steps: int = setting(10000, "Steps in all.", 1)
     optimiser: str = setting("sgd", "sgd: momentum that is an average (dampening); adamw.", choices=("sgd", "adamw"))
     learning_rate: float = setting(10.0, "At the start, or after the warm-up.", 0)
     momentum: float = setting(0.9, "Of sgd, and its dampening: without that a step would be 10 times longer.", 0, 1)
@@ -72,7 +72,9 @@ class RunOptions:
     precision: str = setting(
         "auto", "Of the network; auto: bfloat16 on a GPU, float32 on a CPU.", choices=("auto", "bfloat16", "float32")
     )
-    compile: bool = setting(True, "On a GPU, fuse sampling and network with torch.compile: 1 minute, then 2x faster.")
+    compile: bool = setting(
+        True, "On a GPU, fuse sampling and network with torch.compile: half a minute, then 2x faster."
+    )
     report_every: int = setting(100, "Steps between lines of the log.", 1)
     checkpoint_every: int = setting(1000, "Steps between checkpoints.", 1)
     validate_every: int = setting(5000, "Steps between validations; the last step is always followed by one.", 1)
@@ -87,6 +89,7 @@ class TrainingConfig:
     name: str = setting("model", "Of the model; its file is called so.")
     description: str = setting("", "A line for the model's card.")
     sources: str = setting("", "What the data are and where they come from, for the model's card.")
+    licence: str = setting("not stated", "Under which others may use the model.")
     data: tuple[DataSource, ...] = ()
     sampling: Pattern = field(default_factory=LogPolar)
     network: NetworkOptions = field(default_factory=lambda: NetworkOptions(circular=True))

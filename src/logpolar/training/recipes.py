@@ -14,7 +14,6 @@ from logpolar.training.options import (
 
 DEFAULT = TrainingConfig(
     name="logpolar-96",
-    description="Log-polar, lambda 96: the default.",
     sampling=LogPolar(inner_radius=0.5, outside="mean"),
     augmentation=AugmentationOptions(scale_jitter=0.6),
     loss=LossOptions(second_order=1.0),
@@ -26,7 +25,6 @@ DEFAULT = TrainingConfig(
 
 PAPER = TrainingConfig(
     name="paper-logpolar-96",
-    description="Log-polar, lambda 96, by the recipe of the paper's code, with the right sign of the angle.",
     sampling=LogPolar(inner_radius="paper", antialias=False),
     network=NetworkOptions(circular=False),
     batch=BatchOptions(pairs=10, per_pair=100, near_sizes=0.0),

@@ -112,6 +112,7 @@ class _Run:
         data = self.data or load_training_data(
             self.sources, self.config.batch.per_pair, self.device, progress=self.progress
         )
+        self._announce(data)
         sampler = self._make_sampler(data)
         trainer = Trainer(self.config, sampler, self.device, self.world)
         start = 0
@@ -125,6 +126,18 @@ class _Run:
             self._finish(trainer, data, scores)
         self.world.wait()
         return RunReport(self.model, scores, start, False)
+
+    def _announce(self, data: TrainingData) -> None:
+        batch = self.config.batch
+        if batch.pairs * batch.per_pair < 2:
+            raise LogpolarError(
+                "a batch of one correspondence has no wrong answers; raise batch.pairs or batch.per_pair"
+            )
+        if self.progress:
+            what = (
+                f"{data.pairs} image pairs of {data.groups} scenes and photos, {data.correspondences} correspondences"
+            )
+            print(f"training on {what}, on {self.device}", flush=True)
 
     def _check_data(self, state: dict[str, Any], data: TrainingData) -> None:
         """Files may move, but not change."""
@@ -190,6 +203,10 @@ class _Run:
                 self._check_finite(loss, trainer)
                 bar.update(step - bar.n)
                 bar.set_postfix(loss=f"{loss:.4f}", refresh=False)
+                if (
+                    self.progress and bar.disable and step % run.checkpoint_every == 0
+                ):  # no terminal: a line now and then
+                    print(f"step {step} of {steps}: loss {loss:.4f}, {speed:.1f} steps/s", flush=True)
                 if records:
                     values = {"loss": loss, "learning_rate": rate, "steps_per_second": round(speed, 2)}
                     records.add("log", step, {**values, "seconds": round(self.seconds, 1)})
@@ -283,7 +300,7 @@ def _differences(before: Any, now: Any, name: str = "") -> list[str]:
 
 @contextlib.contextmanager
 def _stop_requests(world: World) -> Iterator[threading.Event]:
-    """An event that Ctrl-C sets, so that a step is finished first; a second Ctrl-C stops at once.
+    """An event that Ctrl-C, or a polite kill, sets, so that a step is finished first; a second one stops at once.
 
     Of several processes none may stop before the others: there Ctrl-C keeps its usual meaning.
     """
@@ -297,8 +314,10 @@ def _stop_requests(world: World) -> Iterator[threading.Event]:
             raise KeyboardInterrupt
         event.set()
 
-    before = signal.signal(signal.SIGINT, request)
+    signals = signal.SIGINT, signal.SIGTERM
+    before = [signal.signal(each, request) for each in signals]
     try:
         yield event
     finally:
-        signal.signal(signal.SIGINT, before)
+        for each, handler in zip(signals, before, strict=True):
+            signal.signal(each, handler)
