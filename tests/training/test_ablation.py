@@ -162,7 +162,7 @@ class TestTables:
         text = (folder / "table.md").read_text()
         assert text == table_markdown(rows)
         header, rule, *lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
-        assert header == ["", "12", "32.5"]
+        assert header == ["lambda", "12", "32.5"]
         assert rule == ["---"] * 3
         found = {title: cells for title, *cells in lines}
         assert len(found) == 6
@@ -175,7 +175,7 @@ class TestTables:
         two = Score(1, 10, 0.375, 0.25, 0, math.nan, 0, math.nan)
         rows = [AblationRow("cartesian", 12.0, {"a": one, "b": two}), AblationRow("log-polar", 96.0, {"a": one})]
         lines = table_markdown(rows).splitlines()
-        assert lines[0] == "| | 12 | 96 |"
+        assert lines[0] == "| lambda | 12 | 96 |"
         assert "| cartesian, FPR95 % | 25.000 |  |" in lines
         assert "| log-polar, FPR95 % |  | 12.500 |" in lines
         assert "| cartesian, rank-1 | 0.5000 |  |" in lines

@@ -249,9 +249,12 @@ class TestWrong:
     def test_unknown_recipe(self, assert_refused, recipe):
         assert_refused(f"recipe = {recipe}\n{DATA}", "there is no recipe", "known: default, paper")
 
-    @pytest.mark.parametrize("text", ["", "data = []", "data = 3", '[data]\nfiles = ["a.h5"]'])
+    @pytest.mark.parametrize("text", ["", "data = []", "data = 3"])
     def test_no_data(self, assert_refused, text):
         assert_refused(text, "there is no [[data]]")
+
+    def test_data_with_one_bracket(self, assert_refused):
+        assert_refused('[data]\nfiles = ["a.h5"]', "[[data]], with two brackets")
 
     def test_all_shares_0(self, assert_refused):
         text = '[[data]]\nfiles = ["a.h5"]\nshare = 0\n'
@@ -302,7 +305,7 @@ class TestChanges:
         assert_refused(DATA, "a change is written section.key=value", f"'{change}'", changes=[change])
 
     def test_data_have_no_single_section(self, assert_refused):
-        assert_refused(DATA, "[data] is not a section with keys", changes=["data.share=1"])
+        assert_refused(DATA, "--set cannot change [[data]]", changes=["data.share=1"])
 
     @pytest.mark.parametrize(
         ("change", "words"),

@@ -110,7 +110,7 @@ class TestWorld:
         assert World(1, 4, 3).device("auto") == World().device("auto") == torch.device("cpu")
 
     def test_device_that_cannot_be_used(self):
-        with pytest.raises(LogpolarError, match="torch cannot use the device 'abacus': "):
+        with pytest.raises(LogpolarError, match=r"torch cannot use the device 'abacus' \(.*\); try cpu"):
             World().device("abacus")
 
     def test_alone_there_is_nothing_to_connect(self, monkeypatch):

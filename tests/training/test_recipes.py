@@ -28,9 +28,8 @@ class TestEvery:
         assert recipe.data == ()
         assert recipe.run == TrainingConfig().run
 
-    def test_has_a_line_for_the_card(self, recipe):
-        assert recipe.description
-        assert "\n" not in recipe.description
+    def test_says_nothing_of_a_model_that_it_does_not_know(self, recipe):
+        assert (recipe.description, recipe.licence) == ("", "not stated")
 
 
 def test_the_papers_code():

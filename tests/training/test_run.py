@@ -311,7 +311,7 @@ class TestData:
 
     def test_device_that_is_not_there(self, tiny, tmp_path, monkeypatch):
         monkeypatch.setattr(torch, "empty", lambda *_, device: (_ for _ in ()).throw(AssertionError("no CUDA\nhere")))
-        assert_refused(tiny("run.device=cuda"), tmp_path / "run", "torch cannot use the device 'cuda': no CUDA")
+        assert_refused(tiny("run.device=cuda"), tmp_path / "run", "torch cannot use the device 'cuda' (no CUDA)")
 
     def test_device_that_does_not_exist(self, tiny, tmp_path):
         assert_refused(tiny("run.device=abacus"), tmp_path / "run", "torch cannot use the device 'abacus'")

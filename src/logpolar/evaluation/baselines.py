@@ -6,7 +6,9 @@ Convention:
     each. In sizes, the unit of lambda in ``sampling.patterns``, the cells cover lambda / 2, and what fades out around
     them reaches lambda / 1.6.
 
-    OpenCV smooths nothing for a larger support: it looks at the pixels of the image, slightly blurred, at every size.
+    OpenCV looks up the level of its own pyramid that a keypoint says it was found at, which ``Keypoints`` do not keep:
+    ``sift_octave`` finds it again from the size, as SIFT does when it sets the size. Without it large keypoints would
+    be described in the unsmoothed image.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from dataclasses import replace
 
 import cv2
 import numpy as np
+from numpy.typing import NDArray
 
 from logpolar.defaults import DESCRIPTOR_SIZE
 from logpolar.images import Image, to_bytes, to_gray
@@ -43,7 +46,22 @@ def _histograms(image: Image, keypoints: Keypoints, lambda_: float) -> FloatArra
         return np.zeros((0, DESCRIPTOR_SIZE), np.float32)
     scaled = replace(keypoints, size=keypoints.size * np.float32(lambda_ / SIFT_LAMBDA))
     extractor = cv2.SIFT.create(enable_precise_upscale=True)
-    described, raw = extractor.compute(to_bytes(to_gray(image)), scaled.to_opencv())
+    points = scaled.to_opencv()
+    for point, octave in zip(points, sift_octave(keypoints.size).tolist(), strict=True):
+        point.octave = octave
+    described, raw = extractor.compute(to_bytes(to_gray(image)), points)
     if len(described) != len(keypoints):
         raise RuntimeError("OpenCV dropped keypoints")
     return np.asarray(raw, np.float32)
+
+
+def sift_octave(size: FloatArray) -> NDArray[np.int32]:
+    """Where OpenCV's SIFT finds keypoints of a size, in its own packing: octave in the lowest byte, layer in the next.
+
+    A keypoint of layer l in octave o, whose pixels are 2^o of the image's, has the size 2 * 1.6 * 2^(o + l / 3), and l
+    is 1, 2 or 3. The first octave is -1, the image at twice its size.
+    """
+    step = np.rint(3 * np.log2(np.asarray(size, np.float64) / 3.2)).astype(np.int32)
+    octave = np.clip((step - 1) // 3, -1, None)
+    layer = np.clip(step - 3 * octave, 1, 3)
+    return np.asarray((octave & 255) | (layer << 8), np.int32)
