@@ -80,6 +80,7 @@ class Hdf5Writer:
     """
 
     reader: type[Hdf5File]
+    advice = "choose another output or overwrite it"  # to those whose file was made with other settings
 
     def __init__(self, path: str | Path, settings: Mapping[str, Any], overwrite: bool = False) -> None:
         self.path = Path(path)
@@ -123,7 +124,7 @@ class Hdf5Writer:
             for key in before | now:
                 if before.get(key) != now.get(key):
                     difference = self._difference(key, before.get(key), now.get(key))
-                    raise StorageError(f"{self.path}: was made {difference}; choose another output or overwrite it")
+                    raise StorageError(f"{self.path}: was made {difference}; {self.advice}")
             self._resume(file)
 
     def _difference(self, key: str, before: Any, now: Any) -> str:

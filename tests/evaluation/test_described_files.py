@@ -162,9 +162,8 @@ class TestScores:
                 return np.stack([np.cos(np.radians(degrees)), np.sin(np.radians(degrees))], axis=1).astype(np.float32)
 
             count = len(angles)
-            found = Correspondences(
-                Keypoints.empty(), Keypoints.empty(), None, np.tile(np.eye(2), (count, 1, 1)), np.zeros(count), None
-            )
+            warp, zeros = np.tile(np.eye(2), (count, 1, 1)), np.zeros(count)
+            found = Correspondences(Keypoints.empty(), Keypoints.empty(), None, warp, zeros, zeros)
             return DescribedPair(on_circle(np.zeros(count)), on_circle(np.array([*angles, *wrong])), found)
 
         easy, hard = described([1.0], [40.0, 100.0]), described([50.0], [60.0, 170.0])

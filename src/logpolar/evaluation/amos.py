@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import pickle
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from logpolar.errors import LogpolarError, MissingExtraError, in_words
 from logpolar.evaluation.object_arrays import read_object
-from logpolar.evaluation.pairs import Describe
+from logpolar.evaluation.pairs import Describe, Describer, describe_named
 from logpolar.evaluation.ranking import cumulative, pooled_ranks, rank1
 from logpolar.images import IMAGE_SUFFIXES, read_gray, read_image, to_bytes
 from logpolar.keypoints import FloatArray, Keypoints
@@ -129,17 +129,23 @@ def amos_pairs(folder: str | Path, options: AmosOptions | None = None) -> AmosPa
     return AmosPairs(options, groups, lists, left_out)
 
 
-def score_amos(pairs: AmosPairs, describe: Describe) -> AmosScore:
+def score_amos(
+    pairs: AmosPairs,
+    describe: Describe | Describer,
+    progress: Callable[[Collection[Path]], Iterable[Path]] = iter,
+) -> AmosScore:
     """Ranks of right partners among those of all pairs; each image is read and described once."""
     wanted: dict[Path, list[tuple[int, AmosGroup]]] = defaultdict(list)
     for group in pairs:
         wanted[group.first].append((0, group))
         wanted[group.second].append((1, group))
+    named = describe_named(describe)
     found: list[list[FloatArray]] = [[np.zeros(0, np.float32)] * len(pairs) for _ in range(2)]
-    for path, uses in wanted.items():
+    for path in progress(wanted):
+        uses = wanted[path]
         table = np.concatenate([group.keypoints.table for _, group in uses])
         keypoints = Keypoints.from_points(table[:, :2], table[:, 2], table[:, 3])
-        descriptors = describe(to_bytes(read_gray(path)), keypoints)
+        descriptors = named(f"{path.parent.name}/{path.name}", to_bytes(read_gray(path)), keypoints)
         places = [(side, row) for side, group in uses for row in group.rows.tolist()]
         for (side, row), descriptor in zip(places, descriptors, strict=True):
             found[side][row] = descriptor

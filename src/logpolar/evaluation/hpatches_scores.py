@@ -12,14 +12,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from logpolar.cameras import Matrix
 from logpolar.datasets.correspondences import ImagePair, warp_points
 from logpolar.evaluation.hpatches import SPLITS, HPatchesOptions, NamedPair
 from logpolar.evaluation.metrics import ranks
-from logpolar.evaluation.pairs import Describe, DescribedPair, pool_of
+from logpolar.evaluation.pairs import Describe, DescribedPair, Describer, describe_named, pool_of
 from logpolar.evaluation.ranking import pooled_ranks, rank1
-from logpolar.keypoints import FloatArray
+from logpolar.keypoints import FloatArray, Keypoints
 from logpolar.matching import MatchingOptions, match_descriptors
 
 THRESHOLDS = tuple(range(1, 11))
@@ -60,27 +61,57 @@ class HPatchesScore:
         return {"options": asdict(self.options), "thresholds": list(self.thresholds), "splits": splits}
 
 
+class HPatchesTally:
+    """Scores a descriptor pair by pair, so that several can be scored while pairs are made once.
+
+    Descriptors have unit length; ``options`` are those that the pairs are made with. Of each pair all keypoints are
+    described. Consecutive pairs with the same first image have it described once.
+    """
+
+    def __init__(
+        self,
+        describe: Describe | Describer,
+        options: HPatchesOptions | None = None,
+        thresholds: Sequence[float] = THRESHOLDS,
+    ) -> None:
+        self._describe, self._thresholds = describe_named(describe), tuple(thresholds)
+        self._options = options or HPatchesOptions()
+        self._splits = {split: _Tally() for split in SPLITS.values()}
+        self._first: tuple[ImagePair, FloatArray] | None = None
+
+    def add(self, named: NamedPair) -> None:
+        pair, known = named.pair, self._first
+        if known is None or known[0].first is not pair.first or known[0].first_keypoints is not pair.first_keypoints:
+            known = pair, self._described(f"{named.sequence}/1", pair.first, pair.first_keypoints)
+            self._first = known
+        second = self._described(_second_key(named, self._options), pair.second, pair.second_keypoints)
+        self._splits[named.split].add(named, (known[1], second), self._options.mode == "paper", self._thresholds)
+
+    def _described(self, key: str, view: NDArray[np.uint8], keypoints: Keypoints) -> FloatArray:
+        return _checked(self._describe(key, view, keypoints), len(keypoints))
+
+    def score(self) -> HPatchesScore:
+        scores = {split: tally.score() for split, tally in self._splits.items() if tally.accuracies}
+        return HPatchesScore(self._options, self._thresholds, scores)
+
+
+def _second_key(named: NamedPair, options: HPatchesOptions) -> str:
+    """The name of a second image, which tells its turned and zoomed copies apart."""
+    altered = f"@turn={options.turn:g},zoom={options.zoom:g}" if (options.turn, options.zoom) != (0, 1) else ""
+    return f"{named.sequence}/{named.number}{altered}"
+
+
 def score_hpatches(
     pairs: Iterable[NamedPair],
-    describe: Describe,
+    describe: Describe | Describer,
     options: HPatchesOptions | None = None,
     thresholds: Sequence[float] = THRESHOLDS,
 ) -> HPatchesScore:
-    """The score of descriptors of unit length; ``options`` are those that the pairs were made with.
-
-    Of each pair all keypoints are described. Consecutive pairs with the same first image have it described once.
-    """
-    options = options or HPatchesOptions()
-    tallies = {split: _Tally() for split in SPLITS.values()}
-    first: tuple[ImagePair, FloatArray] | None = None
+    """The score of one descriptor; see ``HPatchesTally``."""
+    tally = HPatchesTally(describe, options, thresholds)
     for named in pairs:
-        pair = named.pair
-        if first is None or first[0].first is not pair.first or first[0].first_keypoints is not pair.first_keypoints:
-            first = pair, _checked(describe(pair.first, pair.first_keypoints), len(pair.first_keypoints))
-        second = _checked(describe(pair.second, pair.second_keypoints), len(pair.second_keypoints))
-        tallies[named.split].add(named, (first[1], second), options.mode == "paper", thresholds)
-    scores = {split: tally.score() for split, tally in tallies.items() if tally.accuracies}
-    return HPatchesScore(options, tuple(thresholds), scores)
+        tally.add(named)
+    return tally.score()
 
 
 def matching_accuracy(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,27 @@ from logpolar.neighbours import close_pairs
 
 Describe = Callable[[NDArray[np.uint8], Keypoints], FloatArray]
 """An 8 bit view and its keypoints in, descriptors out."""
+
+DescribeNamed = Callable[[str, NDArray[np.uint8], Keypoints], FloatArray]
+"""The same for a view that has a name, by which it may be known from before."""
+
+Resize = Callable[[tuple[int, int], Keypoints], Keypoints]
+"""Keypoints of an image of that width and height, with other sizes."""
+
+
+@runtime_checkable
+class Describer(Protocol):
+    """Describes views that have names, such as ``cache.DescriptorCache``."""
+
+    def described(self, key: str, view: NDArray[np.uint8], keypoints: Keypoints) -> FloatArray: ...
+
+
+def describe_named(describe: Describe | Describer) -> DescribeNamed:
+    """What describes views by name; a plain function never looks at the name."""
+    if isinstance(describe, Describer):
+        return describe.described
+    return lambda _, view, keypoints: describe(view, keypoints)
+
 
 _NEAR = 7.0
 """Keypoints nearer than this to the truth, in pixels, are not counted as wrong answers."""
@@ -57,38 +79,83 @@ class DescribedPair:
     correspondences: Correspondences
 
     def distances(self) -> FloatArray:
-        """(N, M), of unit vectors, in an order-preserving unit that is cheap: 1 - their product, at least 0."""
-        return np.asarray(np.maximum(1 - self.first @ self.second.T, 0), np.float32)
+        """(N, M), see ``unit_distances``."""
+        return unit_distances(self.first, self.second)
+
+
+def unit_distances(first: FloatArray, second: FloatArray) -> FloatArray:
+    """(N, M), of unit vectors, in an order-preserving unit that is cheap: 1 - their product, at least 0."""
+    return np.asarray(np.maximum(1 - first @ second.T, 0), np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class DescribedImages:
+    """A pair of a file with descriptors of all keypoints of both images."""
+
+    number: int  # of the pair in the file
+    first: FloatArray
+    second: FloatArray
+    second_keypoints: Keypoints
+    correspondences: Correspondences
 
 
 class DescribedFile:
     """Pairs of a correspondence file with their descriptors; each image is described once, pairs are made on demand.
 
-    ``most`` pairs at most, see ``choose_pairs``; 0 for all.
+    ``most`` pairs at most, see ``choose_pairs``; 0 for all. With ``resize`` the detector's sizes are replaced, and
+    the scale ratios of correspondences are those of the new sizes.
     """
 
     def __init__(
-        self, file: CorrespondenceFile, describe: Describe, part: str | None = None, most: int = 0, seed: int = 0
+        self,
+        file: CorrespondenceFile,
+        describe: Describe | Describer,
+        part: str | None = None,
+        most: int = 0,
+        seed: int = 0,
+        resize: Resize | None = None,
+        progress: Callable[[list[int]], Iterable[int]] = iter,
     ) -> None:
-        numbers = choose_pairs(file, part, most, seed)
-        self._images = file.pair_images[numbers]
-        images = np.unique(self._images).tolist()
+        self._numbers = choose_pairs(file, part, most, seed)
+        self._images = file.pair_images[self._numbers]
+        images, named = np.unique(self._images).tolist(), describe_named(describe)
         self._keypoints = {image: file.read_keypoints(image) for image in images}
-        self._described = {image: describe(file.read_image(image), self._keypoints[image]) for image in images}
+        if resize is not None:
+            self._keypoints = {k: resize(file.images[k].size, points) for k, points in self._keypoints.items()}
+        self._described = {
+            image: named(file.images[image].name, file.read_image(image), self._keypoints[image])
+            for image in progress(images)
+        }
         self._found = [
             file.read_correspondences(pair, (self._keypoints[first], self._keypoints[second]))
-            for pair, (first, second) in zip(numbers.tolist(), self._images.tolist(), strict=True)
+            for pair, (first, second) in zip(self._numbers.tolist(), self._images.tolist(), strict=True)
         ]
+        if resize is not None:
+            self._found = [_with_new_ratio(found) for found in self._found]
 
     def __len__(self) -> int:
         return len(self._found)
 
     def __iter__(self) -> Iterator[DescribedPair]:
-        for (first, second), found in zip(self._images.tolist(), self._found, strict=True):
-            others = _others(self._keypoints[second], found.second)
+        for pair in self.images():
+            found = pair.correspondences
+            others = _others(pair.second_keypoints, found.second)
             here, there = found.indices.T
-            descriptors = self._described[second]
-            yield DescribedPair(self._described[first][here], descriptors[np.concatenate([there, others])], found)
+            yield DescribedPair(pair.first[here], pair.second[np.concatenate([there, others])], found)
+
+    def images(self) -> Iterator[DescribedImages]:
+        """Pairs with all their keypoints, to choose wrong answers among by other rules."""
+        described = self._described
+        for number, (first, second), found in zip(
+            self._numbers.tolist(), self._images.tolist(), self._found, strict=True
+        ):
+            yield DescribedImages(number, described[first], described[second], self._keypoints[second], found)
+
+
+def _with_new_ratio(found: Correspondences) -> Correspondences:
+    """The scale ratio by the sizes that the keypoints have now."""
+    ratio = np.log(found.second.size / np.maximum(found.warped_size, 1e-12))
+    return replace(found, log_scale_ratio=np.asarray(ratio, np.float32))
 
 
 def choose_pairs(file: CorrespondenceFile, part: str | None, most: int, seed: int) -> NDArray[np.intp]:
@@ -109,7 +176,7 @@ def choose_pairs(file: CorrespondenceFile, part: str | None, most: int, seed: in
 
 
 def score_file(
-    file: CorrespondenceFile, describe: Describe, part: str | None = None, most: int = 0, seed: int = 0
+    file: CorrespondenceFile, describe: Describe | Describer, part: str | None = None, most: int = 0, seed: int = 0
 ) -> Score:
     """The score of a part of a correspondence file; see ``DescribedFile``."""
     return score_described(DescribedFile(file, describe, part, most, seed))
@@ -127,33 +194,85 @@ def score_pairs(pairs: Iterable[ImagePair], describe: Describe) -> Score:
     return score_described(described)
 
 
+@dataclass(frozen=True, eq=False)
+class Gathered:
+    """What is known of the right pairs (N,) of all image pairs together."""
+
+    pair: NDArray[np.intp]  # which image pair it is of, 0 ...
+    positive: FloatArray  # distances
+    hit: NDArray[np.bool_]  # whether nothing is nearer
+    log_scale_ratio: FloatArray
+    angle_residual: FloatArray
+    zoom: FloatArray
+
+    def score(self, fpr95: float) -> Score:
+        mismatch = np.abs(self.log_scale_ratio)
+        differ, zoomed = mismatch > np.log(2), (self.zoom <= 0.5) & (mismatch < np.log(1.25))
+        return Score(
+            pairs=len(np.unique(self.pair)),
+            correspondences=len(self.hit),
+            fpr95=fpr95,
+            rank1=_mean(self.hit),
+            scales_differ_2x=int(differ.sum()),
+            rank1_scales_differ_2x=_mean(self.hit[differ]),
+            zoom_2x=int(zoomed.sum()),
+            rank1_zoom_2x=_mean(self.hit[zoomed]),
+        )
+
+
+def gather(pairs: Iterable[DescribedPair]) -> Gathered:
+    """Distances of right pairs, and whether they are the nearest."""
+    columns: list[list[NDArray[np.generic]]] = [[] for _ in fields(Gathered)]
+    for number, pair in enumerate(pairs):
+        distances, found = pair.distances(), pair.correspondences
+        own, hit = distances.diagonal().copy(), ranks(distances, np.arange(len(distances))) == 0
+        values = np.full(len(own), number), own, hit, found.log_scale_ratio, found.angle_residual, found.zoom
+        for column, each in zip(columns, values, strict=True):
+            column.append(np.asarray(each))
+    kinds = (np.intp, np.float32, np.bool_, np.float32, np.float32, np.float32)
+    return Gathered(
+        *(
+            np.concatenate(column, dtype=kind) if column else np.zeros(0, kind)
+            for column, kind in zip(columns, kinds, strict=True)
+        )
+    )
+
+
+def count_accepted(
+    pairs: Iterable[DescribedPair], thresholds: Sequence[float] | NDArray[np.floating]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Wrong answers of each pair strictly below each threshold (P, T), and all of its wrong answers (P,)."""
+    given = np.asarray(thresholds, np.float64)
+    order = np.argsort(given)
+    accepted, totals = [], []
+    for pair in pairs:
+        distances = pair.distances()
+        below = np.zeros(len(given), np.int64)
+        below[order] = _count_below(distances, given[order]) - _count_below(distances.diagonal(), given[order])
+        accepted.append(below)
+        totals.append(distances.size - len(distances))
+    return np.array(accepted, np.int64).reshape(len(totals), len(given)), np.array(totals, np.int64)
+
+
+def _count_below(values: NDArray[np.floating], ascending: NDArray[np.float64]) -> NDArray[np.int64]:
+    """How many values are strictly below each of the ascending thresholds; few are, so most are never sorted in."""
+    if len(ascending) == 0:
+        return np.zeros(0, np.int64)
+    first = np.searchsorted(ascending, values[values < ascending[-1]].ravel(), side="right")
+    return np.cumsum(np.bincount(first, minlength=len(ascending))[: len(ascending)], dtype=np.int64)
+
+
 def score_described(pairs: Iterable[DescribedPair]) -> Score:
     """FPR95 pooled over all pairs, and the share of keypoints whose nearest neighbour is the right one.
 
     Goes through the pairs twice, so that never more than one matrix of distances is in memory: the threshold of FPR95
     is known only when all right pairs were seen.
     """
-    positive, hits, mismatch, zoom = [], [], [], []
-    for pair in pairs:
-        distances = pair.distances()
-        positive.append(distances.diagonal().copy())
-        hits.append(ranks(distances, np.arange(len(distances))) == 0)
-        mismatch.append(np.abs(pair.correspondences.log_scale_ratio))
-        zoom.append(pair.correspondences.zoom)
-    if not hits:
-        return Score(0, 0, math.nan, math.nan, 0, math.nan, 0, math.nan)
-    hit, ratio, scale = (np.concatenate(values) for values in (hits, mismatch, zoom))
-    differ, zoomed = ratio > np.log(2), (scale <= 0.5) & (ratio < np.log(1.25))
-    return Score(
-        pairs=len(hits),
-        correspondences=len(hit),
-        fpr95=_pooled_fpr95(pairs, np.concatenate(positive)),
-        rank1=float(hit.mean()),
-        scales_differ_2x=int(differ.sum()),
-        rank1_scales_differ_2x=_mean(hit[differ]),
-        zoom_2x=int(zoomed.sum()),
-        rank1_zoom_2x=_mean(hit[zoomed]),
-    )
+    gathered = gather(pairs)
+    if len(gathered.positive) == 0:
+        return gathered.score(math.nan)
+    accepted, totals = count_accepted(pairs, [threshold95(gathered.positive)])
+    return gathered.score(int(accepted.sum()) / int(totals.sum()) if totals.sum() else math.nan)
 
 
 def pool_of(pair: ImagePair) -> NDArray[np.intp]:
@@ -171,16 +290,6 @@ def mean_score(scores: Sequence[Score]) -> Score:
         is_count = each.type in ("int", int)
         merged[each.name] = sum(values) if is_count else sum(known) / len(known) if known else math.nan
     return Score(**merged)  # type: ignore[arg-type]
-
-
-def _pooled_fpr95(pairs: Iterable[DescribedPair], positive: NDArray[np.floating]) -> float:
-    """``metrics.fpr95`` of all pairs together."""
-    threshold, accepted, total = threshold95(positive), 0, 0
-    for pair in pairs:
-        distances = pair.distances()
-        accepted += int((distances < threshold).sum()) - int((distances.diagonal() < threshold).sum())
-        total += distances.size - len(distances)
-    return accepted / total if total else math.nan
 
 
 def _others(keypoints: Keypoints, matched: Keypoints) -> NDArray[np.intp]:
