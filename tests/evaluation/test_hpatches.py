@@ -6,8 +6,9 @@ import pytest
 
 from logpolar.errors import ImageError, LogpolarError
 from logpolar.evaluation.baselines import root_sift
-from logpolar.evaluation.hpatches import SKIPPED, HPatchesOptions, hpatches_pairs
+from logpolar.evaluation.hpatches import SKIPPED, hpatches_pairs
 from logpolar.evaluation.hpatches_scores import matching_accuracy, score_hpatches
+from logpolar.evaluation.options import HPatchesOptions
 from logpolar.evaluation.pairs import score_pairs
 
 SIZE = (240, 200)  # width, height

@@ -11,6 +11,8 @@ from logpolar.cli.dataset import dataset
 from logpolar.cli.dataset_reconstruct import reconstruct
 from logpolar.cli.dataset_show import show
 from logpolar.cli.demo import demo
+from logpolar.cli.eval import evaluate
+from logpolar.cli.eval_folders import amos, hpatches
 from logpolar.cli.extract import extract
 from logpolar.cli.match import match
 from logpolar.cli.models import models
@@ -47,5 +49,7 @@ def main() -> None:
 
 for _command in (reconstruct, show):
     dataset.add_command(_command)
-for _command in (demo, match, extract, patches, models, dataset, recipe, train, ablate):
+for _command in (hpatches, amos):
+    evaluate.add_command(_command)
+for _command in (demo, match, extract, patches, models, dataset, recipe, train, ablate, evaluate):
     main.add_command(_command)

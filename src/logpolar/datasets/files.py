@@ -23,6 +23,7 @@ says ``complete = False``.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -250,3 +251,9 @@ class CorrespondenceFile(Hdf5File):
             return decode_gray(data)
         except ImageError as error:
             raise self._damaged(f"the image '{self.images[image].name}'") from error
+
+
+def file_names(files: Sequence[Path]) -> list[str]:
+    """What files are called in tables: their names, with that of the folder where two would be called the same."""
+    count = Counter(path.stem for path in dict.fromkeys(files))
+    return [path.stem if count[path.stem] == 1 else f"{path.parent.name}/{path.stem}" for path in files]

@@ -18,6 +18,7 @@ continues the image past its borders. Figures of different lambda are those of d
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -30,11 +31,11 @@ from numpy.typing import NDArray
 
 from logpolar.errors import LogpolarError, MissingExtraError, in_words
 from logpolar.evaluation.object_arrays import read_object
+from logpolar.evaluation.options import AmosOptions
 from logpolar.evaluation.pairs import Describe, Describer, describe_named
 from logpolar.evaluation.ranking import cumulative, pooled_ranks, rank1
 from logpolar.images import IMAGE_SUFFIXES, read_gray, read_image, to_bytes
 from logpolar.keypoints import FloatArray, Keypoints
-from logpolar.settings import check_settings, setting
 
 SKIPPED = frozenset({"00034154", "00036180", "00036169", "00011611", "00004431"})
 """Views that the paper's evaluation leaves out."""
@@ -46,17 +47,6 @@ RANKS = (1, 2, 5, 10, 20, 50, 100)
 """Places at which the share of keypoints whose partner is among the nearest is given."""
 
 _LISTS, _PATCHES = "images_in_views.npy", "train_patches.pt"
-
-
-@dataclass(frozen=True)
-class AmosOptions:
-    """Which pairs are drawn."""
-
-    mode: str = setting("paper", "Without the views that the paper leaves out, or with all.", choices=("paper", "full"))
-    seed: int = setting(42, "Decides which two images of its view a keypoint is compared in; the paper's is 42.", 0)
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +75,14 @@ class AmosPairs:
 
     def __iter__(self) -> Iterator[AmosGroup]:
         return iter(self.groups)
+
+    def identity(self) -> dict[str, str]:
+        """What tells these pairs from others: which keypoints are compared in which images."""
+        digest = hashlib.sha256()
+        for group in self.groups:
+            digest.update(repr((group.view, group.first.name, group.second.name, group.rows.tolist())).encode())
+            digest.update(group.keypoints.table.tobytes())
+        return {"pairs": digest.hexdigest()[:32]}
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,6 @@ Modes:
 
 from __future__ import annotations
 
-import math
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,12 +25,12 @@ from numpy.typing import NDArray
 from logpolar.cameras import Matrix
 from logpolar.datasets.altering import Alteration
 from logpolar.datasets.correspondences import ImagePair, find_correspondences
-from logpolar.datasets.options import CorrespondenceRules, SecondViewRules
+from logpolar.datasets.options import SecondViewRules
 from logpolar.detection import SiftDetector
 from logpolar.errors import LogpolarError, in_words
+from logpolar.evaluation.options import HPatchesOptions
 from logpolar.images import read_gray, to_bytes, to_gray
 from logpolar.keypoints import FloatArray, Keypoints
-from logpolar.settings import check_settings, setting
 
 SPLITS = {"v": "viewpoint", "i": "illumination"}
 """Split of a sequence by the letter its name starts with."""
@@ -46,33 +44,6 @@ SKIPPED = frozenset(
 """Sequences that the paper's evaluation leaves out."""
 
 _SUFFIXES = (".ppm", ".png", ".jpg")
-
-
-@dataclass(frozen=True)
-class HPatchesOptions:
-    """Which pairs are made of the sequences, and how."""
-
-    mode: str = setting("paper", "Protocol: the paper's, or all pairs of all sequences.", choices=("paper", "full"))
-    max_size: int = setting(0, "Images with a longer side than this are reduced to it; 0 for no limit.", 0)
-    keypoints: int = setting(3000, "SIFT keypoints of an image, the strongest.", 1)
-    contrast: float = setting(0.04, "SIFT's contrast threshold; lower finds more and fainter keypoints.", 0)
-    max_angle: float = setting(25.0, "Degrees between orientations that correspond; 180 for no limit.", 0, 180)
-    turn: float = setting(0.0, "Degrees by which second images are turned, clockwise on the screen.", -180, 180)
-    zoom: float = setting(1.0, "Factor by which second images are enlarged; below 1 they are reduced.", 0.25, 4)
-    pool_limit: int = setting(20000, "Mode paper: no more sequences once a split has more correspondences.", 0)
-    seed: int = setting(0, "Mode full: decides which of several close correspondences is taken.", 0)
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-
-    @property
-    def rules(self) -> CorrespondenceRules:
-        """Within 1.5 px in the second image as it is described, each the other's nearest."""
-        if self.mode == "paper":
-            return CorrespondenceRules(
-                max_angle=self.max_angle, max_mismatch=math.inf, min_spacing=0, max_count=sys.maxsize
-            )
-        return CorrespondenceRules(max_angle=self.max_angle, max_count=sys.maxsize)
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from logpolar.cameras import Matrix
 from logpolar.datasets.correspondences import ImagePair, warp_points
-from logpolar.evaluation.hpatches import SPLITS, HPatchesOptions, NamedPair
+from logpolar.evaluation.hpatches import SPLITS, NamedPair
 from logpolar.evaluation.metrics import ranks
+from logpolar.evaluation.options import HPatchesOptions
 from logpolar.evaluation.pairs import Describe, DescribedPair, Describer, describe_named, pool_of
 from logpolar.evaluation.ranking import pooled_ranks, rank1
 from logpolar.keypoints import FloatArray, Keypoints

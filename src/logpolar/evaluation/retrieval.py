@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from logpolar.evaluation.metrics import ranks
+from logpolar.evaluation.options import RetrievalOptions
 from logpolar.evaluation.pairs import DescribedImages, unit_distances
 from logpolar.evaluation.ranking import Ranks, cumulative
 from logpolar.neighbours import close_pairs
@@ -28,14 +29,6 @@ APART = 3.0
 
 PLACES = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 3500)
 """Ranks, the best being 1, up to which shares are given."""
-
-
-@dataclass(frozen=True)
-class RetrievalOptions:
-    """How large pools are, at most."""
-
-    matches: int = 500
-    distractors: int = 3000
 
 
 @dataclass(frozen=True, eq=False)

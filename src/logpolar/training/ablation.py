@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from logpolar.datasets.files import CorrespondenceFile
+from logpolar.datasets.files import CorrespondenceFile, file_names
 from logpolar.evaluation.pairs import Score, mean_score, score_file
 from logpolar.evaluation.torch_describer import torch_describer
 from logpolar.models import load_model
@@ -20,7 +20,6 @@ from logpolar.training.data import load_training_data
 from logpolar.training.distributed import World
 from logpolar.training.options import TrainingConfig
 from logpolar.training.run import train
-from logpolar.training.validation import file_names
 
 LAMBDAS = (12.0, 16.0, 32.0, 64.0, 96.0, 128.0)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
-from logpolar.datasets.files import CorrespondenceFile
+from logpolar.datasets.files import CorrespondenceFile, file_names
 from logpolar.evaluation.pairs import Score, mean_score, score_file
 from logpolar.evaluation.torch_describer import torch_describer
 from logpolar.network import DescriptorNetwork
@@ -27,12 +26,6 @@ def validate(
         if score.pairs:
             scores[name] = score
     return scores
-
-
-def file_names(files: Sequence[Path]) -> list[str]:
-    """What files are called in tables: their names, with that of the folder where two would be called the same."""
-    count = Counter(path.stem for path in dict.fromkeys(files))
-    return [path.stem if count[path.stem] == 1 else f"{path.parent.name}/{path.stem}" for path in files]
 
 
 def summary(scores: dict[str, Score]) -> Score:

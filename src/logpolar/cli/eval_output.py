@@ -1,0 +1,255 @@
+"""What the commands of `logpolar eval` share: their options, opening descriptors, and what they leave behind."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import platform
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from logpolar.cli.options import Command, continuing
+from logpolar.errors import LogpolarError, MissingExtraError, in_words
+
+if TYPE_CHECKING:
+    from logpolar.evaluation.descriptors import Descriptor
+
+MISSING = "weights not at hand"
+
+Item = TypeVar("Item")
+
+_OPTIONS = (
+    click.option(
+        "--descriptor",
+        "-d",
+        "specs",
+        multiple=True,
+        required=True,
+        metavar="SPEC",
+        help="NAME[:FILE][,key=value]: sift, rootsift, a model, hardnet:FILE, ...; repeatable.",
+    ),
+    click.option(
+        "--output", "-o", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder for results."
+    ),
+    click.option(
+        "--cache", type=click.Path(path_type=Path, file_okay=False), help="Folder that keeps descriptors for next time."
+    ),
+    click.option("--device", default="cpu", show_default=True, help="Where networks run: cpu, cuda, cuda:1, ..."),
+    click.option("--skip-missing", is_flag=True, help=f"Descriptors without their file get a row '{MISSING}'."),
+)
+
+
+@dataclass(frozen=True)
+class Common:
+    """Values of the options that all commands have."""
+
+    specs: tuple[str, ...]
+    output: Path
+    cache: Path | None
+    device: str
+    skip_missing: bool
+
+
+def eval_options(command: Command) -> Command:
+    """--descriptor, --output, --cache, --device, --skip-missing."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def take_common(values: dict[str, Any]) -> Common:
+    """The shared options out of all values of a command; the others stay."""
+    return Common(*(values.pop(name) for name in ("specs", "output", "cache", "device", "skip_missing")))
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A descriptor of the command line; None if its weights are not at hand."""
+
+    spec: str
+    name: str
+    descriptor: Descriptor | None
+
+
+def open_descriptors(common: Common, specs: Sequence[str] | None = None) -> list[Opened]:
+    """All descriptors, before any work is done; two that would be called the same are called by their specs."""
+    from logpolar.evaluation.descriptors import open_descriptor
+
+    chosen = list(dict.fromkeys(common.specs if specs is None else specs))
+    opened = []
+    for spec in chosen:
+        if common.skip_missing and _lacks_file(spec):
+            opened.append(Opened(spec, spec, None))
+            continue
+        try:
+            descriptor = open_descriptor(spec, common.device)
+        except ValueError as error:
+            raise LogpolarError(str(error)) from error
+        opened.append(Opened(spec, descriptor.name, descriptor))
+    count = Counter(each.name for each in opened)
+    return [each if count[each.name] == 1 else Opened(each.spec, each.spec, each.descriptor) for each in opened]
+
+
+def present(opened: Sequence[Opened]) -> Iterator[tuple[str, Descriptor]]:
+    """Names and descriptors of those that are at hand."""
+    return ((each.name, each.descriptor) for each in opened if each.descriptor is not None)
+
+
+def _lacks_file(text: str) -> bool:
+    from logpolar.evaluation.patch_networks import NETWORK_OPTIONS
+    from logpolar.evaluation.specs import parse_spec
+
+    spec = parse_spec(text)
+    file = spec.file if spec.name in NETWORK_OPTIONS else spec.head if spec.head.endswith(".safetensors") else ""
+    return bool(file) and not Path(file).exists()
+
+
+def takes_lambda(text: str) -> bool:
+    """Whether the support of a descriptor can be chosen, and is not yet."""
+    from logpolar.evaluation.patch_networks import NETWORK_OPTIONS
+    from logpolar.evaluation.specs import parse_spec
+
+    spec = parse_spec(text)
+    return "lambda" not in spec.given and (spec.name in ("sift", "rootsift") or spec.name in NETWORK_OPTIONS)
+
+
+def read_numbers(text: str, option: str, low: float, high: float) -> list[float]:
+    """Numbers with commas between, each once."""
+    try:
+        values = [float(word) for word in text.split(",")] if text else []
+    except ValueError:
+        values = [math.nan]
+    if not all(low <= value <= high for value in values):
+        raise LogpolarError(f"{option} are numbers from {low:g} to {high:g} with commas between, not '{text}'")
+    return list(dict.fromkeys(values))
+
+
+def bar(what: str, unit: str = "image") -> Callable[[Iterable[Item]], Iterable[Item]]:
+    """A progress bar on terminals."""
+    from tqdm import tqdm
+
+    return lambda items: tqdm(items, desc=what, unit=unit, leave=False, disable=None)
+
+
+@contextmanager
+def working(common: Common) -> Iterator[None]:
+    """Refuse an output that is no folder before any work; with a cache, say that Ctrl-C loses nothing."""
+    try:
+        common.output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LogpolarError(f"{common.output}: cannot be a folder for results ({in_words(error)})") from error
+    if common.cache is None:
+        yield
+    else:
+        with continuing(common.cache):
+            yield
+
+
+@dataclass
+class Report:
+    """Results of a protocol. ``rows``: cells of the table by descriptor; a descriptor may have several rows.
+
+    ``records``: all numbers, a line each, for the CSV; ``results``: the same with their structure, for the JSON.
+    ``figures``: functions that draw, by the ending of the file's name.
+    """
+
+    protocol: str
+    options: Mapping[str, Any]
+    opened: Sequence[Opened]
+    columns: Sequence[str]
+    rows: dict[str, list[list[str]]] = field(default_factory=dict)
+    records: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: {"": []})
+    results: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    figures: dict[str, Callable[[], Any]] = field(default_factory=dict)
+
+    def add(self, name: str, cells: Sequence[str]) -> None:
+        self.rows.setdefault(name, []).append(list(cells))
+
+    def markdown(self) -> str:
+        lines = ["| descriptor | " + " | ".join(self.columns) + " |", "|---" * (len(self.columns) + 1) + "|"]
+        for each in self.opened:
+            missing = [[MISSING, *[""] * (len(self.columns) - 1)]]
+            for cells in missing if each.descriptor is None else self.rows.get(each.name, []):
+                lines.append(f"| {each.name.replace('|', '/')} | " + " | ".join(cells) + " |")
+        return "\n".join([*lines, "", *(f"{note}\n" for note in self.notes)]).rstrip("\n") + "\n"
+
+    def write(self, folder: Path) -> None:
+        """JSON, CSV, Markdown and figures into the folder; prints the table."""
+        from logpolar.outputs import write_whole
+
+        made = [f"{self.protocol}.json", f"{self.protocol}.md"]
+        write_whole(folder / made[0], (json.dumps(self._document(), indent=2) + "\n").encode())
+        write_whole(folder / made[1], self.markdown().encode())
+        for ending, records in self.records.items():
+            made.append(f"{self.protocol}{ending}.csv")
+            write_whole(folder / made[-1], _to_csv(records).encode())
+        made += self._draw(folder)
+        click.echo(self.markdown(), nl=False)
+        click.echo(f"wrote {', '.join(made)} to {folder}")
+
+    def _document(self) -> dict[str, Any]:
+        descriptors = [
+            {
+                "spec": each.spec,
+                "name": each.name,
+                **({"missing": MISSING} if each.descriptor is None else {"identity": each.descriptor.identity}),
+            }
+            for each in self.opened
+        ]
+        return {
+            "protocol": self.protocol,
+            "command": shlex.join(["logpolar", *sys.argv[1:]]),
+            "versions": _versions(),
+            "options": dict(self.options),
+            "descriptors": descriptors,
+            "results": self.results,
+        }
+
+    def _draw(self, folder: Path) -> list[str]:
+        made = []
+        try:
+            for ending, draw in self.figures.items():
+                draw().savefig(folder / f"{self.protocol}{ending}.png", dpi=130)
+                made.append(f"{self.protocol}{ending}.png")
+        except MissingExtraError as error:
+            click.echo(f"logpolar: figures are left out: {error}", err=True)
+        return made
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in ("logpolar", "numpy", "opencv-python-headless", "onnxruntime", "torch"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _to_csv(records: Sequence[Mapping[str, Any]]) -> str:
+    text = io.StringIO()
+    names = list(dict.fromkeys(name for record in records for name in record))
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return text.getvalue()
+
+
+def percent(share: float | None, digits: int = 2) -> str:
+    return "" if share is None or math.isnan(share) else f"{100 * share:.{digits}f}"
+
+
+def decimal(share: float | None, digits: int = 4) -> str:
+    return "" if share is None or math.isnan(share) else f"{share:.{digits}f}"

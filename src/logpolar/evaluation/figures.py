@@ -1,0 +1,95 @@
+"""Figures of evaluations as plain functions over matplotlib (extra ``viz``)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from logpolar.errors import MissingExtraError
+from logpolar.evaluation.patches import ANGLE_EDGES, FEWEST, SCALE_EDGES, Classes
+
+try:
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+except ImportError as error:
+    raise MissingExtraError("this figure", "viz") from error
+
+Curve = tuple[Sequence[float], Sequence[float]]
+"""Places on the x axis and values there; NaN for none."""
+
+_MARKERS = "osD^vP*X<>"
+
+
+def plot_classes(classes: Mapping[str, Classes]) -> Figure:
+    """The paper's Fig. 4: FPR95 by errors of the detector, a panel a descriptor, one colour bar for all.
+
+    Scale errors grow to the right, orientation errors downwards. Classes with too few right pairs are gray.
+    """
+    columns = min(len(classes), 3)
+    rows = math.ceil(len(classes) / columns)
+    figure = Figure(figsize=(3.6 * columns + 1.2, 3.0 * rows + 0.5), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False)
+    most = max((float(np.nanmax(each.fpr95)) for each in classes.values() if np.isfinite(each.fpr95).any()), default=1)
+    colours = colormaps["viridis"].with_extremes(bad="0.8")
+    shown: Any = None
+    for axis, (name, each) in zip(axes.flat, classes.items(), strict=False):
+        shown = axis.imshow(100 * each.fpr95, cmap=colours, vmin=0, vmax=100 * most or 1, aspect="auto")
+        axis.set_title(name, fontsize=10)
+        for (row, column), share in np.ndenumerate(each.fpr95):
+            if math.isfinite(share):
+                ink = "black" if share > 0.6 * most else "white"
+                axis.text(column, row, f"{100 * share:.3g}", ha="center", va="center", fontsize=7, color=ink)
+        axis.set_xticks(np.arange(len(SCALE_EDGES)) - 0.5, [f"{edge:.3g}×" for edge in SCALE_EDGES], fontsize=7)
+        axis.set_yticks(np.arange(len(ANGLE_EDGES)) - 0.5, [f"{edge:g}°" for edge in ANGLE_EDGES], fontsize=7)
+    for axis in axes[:, 0]:
+        axis.set_ylabel("orientations differ by", fontsize=8)
+    for axis in axes.flat[len(classes) :]:
+        axis.axis("off")
+    for column in range(columns):
+        last = axes[(len(classes) - 1 - column) // columns, column]
+        last.set_xlabel("scales differ by", fontsize=8)
+    figure.colorbar(shown, ax=axes, label=f"FPR95, % (gray: fewer than {FEWEST} right pairs)")
+    return figure
+
+
+def plot_ranks(places: Sequence[int], shares: Mapping[str, NDArray[np.floating]]) -> Figure:
+    """The paper's Fig. 5: share of keypoints whose right answer is among the nearest, over how many these are."""
+    figure = Figure(figsize=(6.5, 4.5), layout="constrained")
+    axis = figure.subplots()
+    for number, (name, values) in enumerate(shares.items()):
+        axis.plot(places, values, label=f"{name} ({values[0]:.3f} at 1)", **_style(number, marked=False))
+    axis.set(xscale="log", xlim=(1, max(places)), xlabel="rank", ylabel="share of matches with that rank or a better")
+    lowest = min(float(np.min(values)) for values in shares.values())
+    axis.set_ylim(max(0, math.floor(10 * lowest - 0.5) / 10), 1.005)
+    axis.grid(alpha=0.3, which="both")
+    axis.legend(fontsize=8, loc="lower right")
+    return figure
+
+
+def plot_curves(panels: Mapping[str, Mapping[str, Curve]], xlabel: str, ylabel: str, log2: bool = False) -> Figure:
+    """A panel by title, in it a curve a descriptor, shares from 0 to 1; ``log2`` for factors."""
+    figure = Figure(figsize=(4.6 * len(panels) + 0.6, 3.9), layout="constrained")
+    axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+    for axis, (title, curves) in zip(axes, panels.items(), strict=True):
+        for number, (name, (x, y)) in enumerate(curves.items()):
+            axis.plot(x, y, label=name, **_style(number))
+        ticks = sorted({place for x, _ in curves.values() for place in x})
+        if log2:
+            axis.set_xscale("log", base=2)
+        axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axis.set_xticks([], minor=True)
+        axis.set(title=title, xlabel=xlabel, ylim=(0, 1))
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel(ylabel)
+    axes[0].legend(fontsize=8)
+    return figure
+
+
+def _style(number: int, marked: bool = True) -> dict[str, Any]:
+    """Colours repeat after ten, and lines become dashed then; markers tell curves apart without colour."""
+    line = {"color": colormaps["tab10"](number % 10), "linestyle": ("-", "--", ":")[number // 10 % 3]}
+    return {**line, "marker": _MARKERS[number % len(_MARKERS)], "markersize": 4} if marked else line
