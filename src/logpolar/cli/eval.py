@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,21 +78,24 @@ def _take_scene(values: dict[str, Any]) -> SceneOptions:
     return SceneOptions(*(values.pop(name) for name in ("part", "pairs", "seed", "fixed_size")))
 
 
-def _scene_names(files: Sequence[Path]) -> list[str]:
-    """What scenes are called; raises for a file that cannot be used, before any work is done."""
+def _check_scenes(files: Sequence[Path]) -> dict[str, dict[str, str]]:
+    """What tells the scenes from others, by their names; raises for a file that cannot be used, before any work."""
     from logpolar.datasets.files import CorrespondenceFile, file_names
+    from logpolar.evaluation.cache import scene_identity
 
+    identities = []
     for path in files:
         with CorrespondenceFile(path) as file:
             if not file.complete:
                 raise LogpolarError(f"{path}: is incomplete; run the command that makes it again")
-    names = file_names(files)
-    if len(set(names)) < len(names):
-        raise LogpolarError("two of the files have the same name and would be one row")
-    return names
+            identities.append({"file": path.name, **scene_identity(file)})
+    scenes = dict(zip(file_names(files), identities, strict=True))
+    if len(scenes) < len(files):
+        raise LogpolarError("two of the files have the same name, and so would their results")
+    return scenes
 
 
-def _scenes(files: Sequence[Path], names: Sequence[str]) -> Iterator[tuple[str, CorrespondenceFile]]:
+def _open_scenes(files: Sequence[Path], names: Iterable[str]) -> Iterator[tuple[str, CorrespondenceFile]]:
     from logpolar.datasets.files import CorrespondenceFile
 
     for path, name in zip(files, names, strict=True):
@@ -116,22 +119,22 @@ def patches(files: tuple[Path, ...], resamples: int, **values: Any) -> None:
     from logpolar.evaluation.patches import describe_scene, mean_result, score_scene
 
     common, options = take_common(values), _take_scene(values)
-    opened, names = open_descriptors(common), _scene_names(files)
+    opened, data = open_descriptors(common), _check_scenes(files)
     found: dict[str, dict[str, SceneResult]] = {name: {} for name, _ in present(opened)}
     with working(common):
-        for scene, file in _scenes(files, names):
+        for scene, file in _open_scenes(files, data):
             for name, descriptor in present(opened):
                 described = describe_scene(file, descriptor, options, common.cache, bar(f"{scene}, {name}"))
                 found[name][scene] = score_scene(described, resamples, options.seed)
-    columns = [f"{scene}, FPR95 %" for scene in names]
+    columns = [f"{scene}, FPR95 %" for scene in data]
     columns += ["mean", "95 %", "rank-1", "95 %", "rank-1, scales differ > 2x", "N (pairs)"]
-    report = Report("patches", {**asdict(options), "resamples": resamples}, opened, columns)
+    report = Report("patches", data, {**asdict(options), "resamples": resamples}, opened, columns)
     report.records["-classes"] = []
     means = {}
     for name, scenes in found.items():
         means[name] = mean_result(list(scenes.values()))
         _add_patches(report, name, {**scenes, "mean": means[name]})
-    if len(names) > 1:
+    if len(data) > 1:
         report.notes.append("Means are over scenes, each counting the same; N is their sum.")
 
     def draw() -> Any:
@@ -194,16 +197,16 @@ def retrieval(files: tuple[Path, ...], **values: Any) -> None:
 
     common, options = take_common(values), _take_scene(values)
     pools = make_settings(RetrievalOptions, values)
-    opened, names = open_descriptors(common), _scene_names(files)
+    opened, data = open_descriptors(common), _check_scenes(files)
     found: dict[str, dict[str, RetrievalResult]] = {name: {} for name, _ in present(opened)}
     with working(common):
-        for scene, file in _scenes(files, names):
+        for scene, file in _open_scenes(files, data):
             for name, descriptor in present(opened):
                 described = describe_scene(file, descriptor, options, common.cache, bar(f"{scene}, {name}"))
                 found[name][scene] = retrieve(described.images(), pools, options.seed)
     shown = (1, 2, 5, 10, 100, 1000)
     columns = ["rank-1", *(f"rank ≤ {place}" for place in shown[1:]), "N (pairs)", "distractors, mean"]
-    report = Report("retrieval", {**asdict(options), **asdict(pools)}, opened, columns)
+    report = Report("retrieval", data, {**asdict(options), **asdict(pools)}, opened, columns)
     for name, scenes in found.items():
         mean = summarise(list(scenes.values()))
         cells = [decimal(mean.shares[place]) for place in shown]

@@ -56,35 +56,47 @@ def hpatches(folder: Path, turns: str, zooms: str, **values: Any) -> None:
     options = make_settings(HPatchesOptions, values)
     turned = [replace(options, turn=turn) for turn in read_numbers(turns, "--turns", -180, 180)]
     zoomed = [replace(options, zoom=zoom) for zoom in read_numbers(zooms, "--zooms", 0.25, 4)]
-    opened = open_descriptors(common)
+    opened, data = open_descriptors(common), _identify_hpatches(folder, options)
+    conditions = list(dict.fromkeys([options, *turned, *zoomed]))
     with working(common):
-        found = _score_hpatches(folder, common.cache, opened, list(dict.fromkeys([options, *turned, *zoomed])))
+        found = _score_hpatches(folder, data, common.cache, opened, conditions)
     columns = ["turn", "zoom"]
     columns += [f"{split}, {what}" for split in _SPLITS for what in ("rank-1", f"MMA {_SHOWN_PIXELS} px", "N (pairs)")]
-    report = Report("hpatches", {**asdict(options), "turns": turns, "zooms": zooms}, opened, columns)
+    report = Report("hpatches", data, {**asdict(options), "turns": turns, "zooms": zooms}, opened, columns)
     for name, scores in found.items():
         report.results[name] = [score.to_dict() for score in scores.values()]
         for at, score in scores.items():
             _add_hpatches(report, name, at, score)
+    if len(turned) + len(zoomed):
+        report.notes.append("Turned and zoomed images have other keypoints, and pools of other sizes: see N.")
     if found:
         _add_curves(report, found, options, turned, zoomed)
     report.write(common.output)
 
 
+def _identify_hpatches(folder: Path, options: HPatchesOptions) -> dict[str, str]:
+    from logpolar.evaluation.cache import listing_identity
+    from logpolar.evaluation.hpatches import hpatches_pairs
+
+    hpatches_pairs(folder, options)  # raises for a folder that cannot be used
+    return listing_identity(folder, [path for path in folder.glob("[iv]_*/*") if path.is_file()])
+
+
 def _score_hpatches(
-    folder: Path, cache: Path | None, opened: Sequence[Opened], conditions: Sequence[HPatchesOptions]
+    folder: Path,
+    data: dict[str, str],
+    cache: Path | None,
+    opened: Sequence[Opened],
+    conditions: Sequence[HPatchesOptions],
 ) -> Scores:
     """Scores by descriptor and condition; keypoints are detected once for all descriptors."""
     import cv2
 
-    from logpolar.evaluation.cache import DescriptorCache, listing_identity
+    from logpolar.evaluation.cache import DescriptorCache
     from logpolar.evaluation.hpatches import hpatches_pairs
     from logpolar.evaluation.hpatches_scores import HPatchesTally
 
-    hpatches_pairs(folder, conditions[0])  # checks the folder
-    data = listing_identity(folder, [path for path in folder.glob("[iv]_*/*") if path.is_file()])
-    at = conditions[0]
-    settings = {name: getattr(at, name) for name in ("max_size", "keypoints", "contrast")}
+    settings = {name: getattr(conditions[0], name) for name in ("max_size", "keypoints", "contrast")}
     settings["opencv"] = cv2.__version__
     found: Scores = {name: {} for name, _ in present(opened)}
     with ExitStack() as stack:
@@ -196,6 +208,7 @@ def amos(folder: Path, lambdas: str, **values: Any) -> None:
     pairs = amos_pairs(folder, options)
     report = Report(
         "amos",
+        pairs.identity(),
         {**asdict(options), "lambdas": lambdas},
         opened,
         ["rank-1", *(f"rank ≤ {place}" for place in RANKS[1:]), "N (views)"],

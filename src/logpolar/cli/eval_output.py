@@ -161,10 +161,11 @@ class Report:
     """Results of a protocol. ``rows``: cells of the table by descriptor; a descriptor may have several rows.
 
     ``records``: all numbers, a line each, for the CSV; ``results``: the same with their structure, for the JSON.
-    ``figures``: functions that draw, by the ending of the file's name.
+    ``data``: what tells the images from others. ``figures``: functions that draw, by the ending of the file's name.
     """
 
     protocol: str
+    data: Mapping[str, Any]
     options: Mapping[str, Any]
     opened: Sequence[Opened]
     columns: Sequence[str]
@@ -212,6 +213,7 @@ class Report:
             "protocol": self.protocol,
             "command": shlex.join(["logpolar", *sys.argv[1:]]),
             "versions": _versions(),
+            "data": dict(self.data),
             "options": dict(self.options),
             "descriptors": descriptors,
             "results": self.results,

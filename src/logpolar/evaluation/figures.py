@@ -61,8 +61,10 @@ def plot_ranks(places: Sequence[int], shares: Mapping[str, NDArray[np.floating]]
     figure = Figure(figsize=(6.5, 4.5), layout="constrained")
     axis = figure.subplots()
     for number, (name, values) in enumerate(shares.items()):
-        axis.plot(places, values, label=f"{name} ({values[0]:.3f} at 1)", **_style(number, marked=False))
+        label = f"{name} ({values[0]:.3f} at 1)"
+        axis.plot(places, values, label=label, drawstyle="steps-post", **_style(number, marked=False))
     axis.set(xscale="log", xlim=(1, max(places)), xlabel="rank", ylabel="share of matches with that rank or a better")
+    axis.xaxis.set_major_formatter("{x:g}")
     lowest = min(float(np.min(values)) for values in shares.values())
     axis.set_ylim(max(0, math.floor(10 * lowest - 0.5) / 10), 1.005)
     axis.grid(alpha=0.3, which="both")
