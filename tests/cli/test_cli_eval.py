@@ -265,6 +265,8 @@ class TestBadInput:
         assert_one_error(run("retrieval", tmp_path / "text.h5", *arguments), "not an HDF5 file")
         assert_one_error(run("patches", make_file(tmp_path / "half.h5", [1.0], False), *arguments), "is incomplete")
         assert_one_error(run("patches", photo_file, photo_file, *arguments), "same name")
+        shutil.copy(photo_file, tmp_path / "mean.h5")
+        assert_one_error(run("patches", tmp_path / "mean.h5", *arguments), "'mean'")
         empty = make_empty(tmp_path / "empty.h5")
         for command in ("patches", "retrieval"):
             assert_one_error(run(command, empty, *arguments), "empty.h5", "no correspondences")
@@ -279,5 +281,7 @@ class TestBadInput:
         }.items():
             result = run("patches", photo_file, "-d", spec, "-o", tmp_path / "results")
             assert_one_error(result, f"descriptor '{spec}'", words)
+        result = run("patches", photo_file, "-d", "sift", "-d", "sift,lambda=12", "-o", tmp_path / "results")
+        assert_one_error(result, "'sift' and 'sift,lambda=12' are the same")
         result = run("patches", photo_file, "-d", "sift", "-o", tmp_path / "results", "--device", "tpu")
         assert_one_error(result, "the device must be cpu or cuda")

@@ -92,6 +92,8 @@ def _check_scenes(files: Sequence[Path]) -> dict[str, dict[str, str]]:
     scenes = dict(zip(file_names(files), identities, strict=True))
     if len(scenes) < len(files):
         raise LogpolarError("two of the files have the same name, and so would their results")
+    if "mean" in scenes:
+        raise LogpolarError("a scene cannot be called 'mean', as the mean of all is; rename the file")
     return scenes
 
 

@@ -87,7 +87,7 @@ def open_descriptors(common: Common, specs: Sequence[str] | None = None) -> list
     from logpolar.evaluation.descriptors import open_descriptor
 
     chosen = list(dict.fromkeys(common.specs if specs is None else specs))
-    opened = []
+    opened: list[Opened] = []
     for spec in chosen:
         if common.skip_missing and _lacks_file(spec):
             opened.append(Opened(spec, spec, None))
@@ -96,6 +96,10 @@ def open_descriptors(common: Common, specs: Sequence[str] | None = None) -> list
             descriptor = open_descriptor(spec, common.device)
         except ValueError as error:
             raise LogpolarError(str(error)) from error
+        for other in opened:
+            known = other.descriptor
+            if known and (known.name, known.identity) == (descriptor.name, descriptor.identity):
+                raise LogpolarError(f"'{other.spec}' and '{spec}' are the same descriptor")
         opened.append(Opened(spec, descriptor.name, descriptor))
     count = Counter(each.name for each in opened)
     return [each if count[each.name] == 1 else Opened(each.spec, each.spec, each.descriptor) for each in opened]

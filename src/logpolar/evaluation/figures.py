@@ -29,7 +29,7 @@ def plot_classes(classes: Mapping[str, Classes]) -> Figure:
 
     Scale errors grow to the right, orientation errors downwards. Classes with too few right pairs are gray.
     """
-    columns = min(len(classes), 3)
+    columns = 2 if len(classes) == 4 else min(len(classes), 3)
     rows = math.ceil(len(classes) / columns)
     figure = Figure(figsize=(3.6 * columns + 1.2, 3.0 * rows + 0.5), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False)
