@@ -42,10 +42,11 @@ class Scene:
     left_out: dict[str, str] = field(default_factory=dict)
 
 
-def read_workspace(folder: str | Path) -> Scene:
+def read_workspace(folder: str | Path, need_depth: bool = True) -> Scene:
     """Read the sparse model (text or binary, ``sparse/`` or ``sparse/0/``) and find images and depth maps.
 
-    Geometric depth maps are preferred to photometric ones. Raises unless two images or more can be used.
+    Geometric depth maps are preferred to photometric ones. Without ``need_depth`` none is looked for, and ``depth`` of
+    a view is where it would be. Raises unless two images or more can be used.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -63,7 +64,7 @@ def read_workspace(folder: str | Path) -> Scene:
     views, left_out = [], {}
     for image in images:
         try:
-            views.append(_read_view(folder, model, image, rows))
+            views.append(_read_view(folder, model, image, rows, need_depth))
         except LogpolarError as error:
             left_out[image.name] = str(error)
     if len(views) < 2:
@@ -110,12 +111,12 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def _read_view(folder: Path, model: Any, image: Any, rows: dict[int, int]) -> View:
+def _read_view(folder: Path, model: Any, image: Any, rows: dict[int, int], need_depth: bool) -> View:
     path = folder / "images" / image.name
     if not path.is_file():
         raise StorageError(f"{path}: the model's image is missing")
     camera = _read_camera(model.cameras[image.camera_id], image)
-    depth = _find_depth(folder, image.name, camera)
+    depth = _find_depth(folder, image.name, camera) if need_depth else _depth_paths(folder, image.name)[0]
     seen = [(rows[p.point3D_id], *p.xy) for p in image.points2D if p.has_point3D() and p.point3D_id in rows]
     table = np.array(seen, np.float64).reshape(-1, 3)
     points, first = np.unique(table[:, 0].astype(np.intp), return_index=True)
@@ -139,9 +140,12 @@ def _read_camera(camera: Any, image: Any) -> Camera:
     return Camera(camera.width, camera.height, matrix, pose[:, :3], pose[:, 3])
 
 
+def _depth_paths(folder: Path, name: str) -> list[Path]:
+    return [folder / "stereo" / "depth_maps" / f"{name}.{kind}.bin" for kind in _DEPTH_KINDS]
+
+
 def _find_depth(folder: Path, name: str, camera: Camera) -> Path:
-    maps = folder / "stereo" / "depth_maps"
-    paths = [maps / f"{name}.{kind}.bin" for kind in _DEPTH_KINDS]
+    paths = _depth_paths(folder, name)
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
         raise StorageError(f"{paths[0]}: no depth map (nor a photometric one); run COLMAP's patch_match_stereo")

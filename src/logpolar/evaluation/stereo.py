@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from logpolar.cameras import Camera, Matrix
-from logpolar.geometry import Points, estimate_essential, to_rays
+from logpolar.geometry import Geometry, Points, estimate_essential, to_rays
 from logpolar.keypoints import FloatArray
 from logpolar.matching import MatchingOptions, match_descriptors
 
@@ -59,6 +59,13 @@ def estimate_pose(
     Of the cameras only the intrinsic matrices are used; see ``estimate_essential`` for the threshold.
     """
     found = estimate_essential(first_xy, second_xy, first.matrix, second.matrix, threshold)
+    return pose_from_essential(first, second, first_xy, second_xy, found)
+
+
+def pose_from_essential(
+    first: Camera, second: Camera, first_xy: Points, second_xy: Points, found: Geometry
+) -> tuple[Matrix, Matrix] | None:
+    """Of the poses that an essential matrix allows, the one that puts its inliers in front of both cameras."""
     if found.matrix is None or found.inlier_count < 5:
         return None
     rays = [to_rays(xy[found.inliers], camera.matrix) for xy, camera in ((first_xy, first), (second_xy, second))]

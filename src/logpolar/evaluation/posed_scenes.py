@@ -1,0 +1,240 @@
+"""Scenes whose images have known cameras, to measure estimated poses with.
+
+Three kinds are read, told apart by what is there:
+
+    - a COLMAP model with its images: ``sparse/`` and ``images/``, undistorted; depth maps are not needed. Pairs share
+      ``min_shared`` points of the model or more;
+    - a scene of the Image Matching Challenge (PhotoTourism): ``set_100/``, or that folder itself, with ``images/``,
+      ``calibration/calibration_NAME.h5`` (K, R, T: X_camera = R X + T) and, if they were downloaded, ``images.txt`` and
+      ``visibility.txt``, which name the images and their lists of visibility in the same order. The visibility of a
+      pair is the smaller of its two; without lists, all images are paired;
+    - a correspondence file of a scene (``logpolar dataset colmap``): pairs with correspondences. Second images that
+      were reduced or turned on purpose, whose names have an '@', are left out.
+
+Convention:
+    K of the challenge comes from COLMAP, whose pixels have their centres at halves; cameras here are as everywhere in
+    the library, with centres at integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import combinations
+from pathlib import Path
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from logpolar.cameras import Camera, Matrix
+from logpolar.datasets.files import CorrespondenceFile
+from logpolar.datasets.visibility import shared_points
+from logpolar.errors import LogpolarError, StorageError, in_words
+from logpolar.images import IMAGE_SUFFIXES, read_gray, read_image, to_bytes
+
+Gray = NDArray[np.uint8]
+
+_ALTERED = "@"
+_FILES = (".h5", ".hdf5")
+_SET = "set_100"
+
+
+@dataclass(frozen=True, eq=False)
+class PosedImage:
+    """An image and its camera, in its own pixels; ``read`` gives the pixels, 8 bit and gray, or raises."""
+
+    name: str
+    camera: Camera
+    read: Callable[[], Gray]
+
+
+@dataclass(frozen=True, eq=False)
+class PosedScene:
+    """Images, the pairs of them (by row, the smaller first) that see enough of the same, and why others are missing."""
+
+    name: str
+    images: list[PosedImage]
+    pairs: list[tuple[int, int]]
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+def read_scene(path: str | Path, min_shared: int = 30, min_visibility: float = 0.1) -> PosedScene:
+    """Read a scene of any of the three kinds; raises unless there is a pair of images.
+
+    ``min_shared``: points of a COLMAP model; ``min_visibility``: of the challenge, between 0 and 1.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise StorageError(f"{path}: no such file or folder")
+    if path.is_file():
+        scene = _read_correspondences(path)
+    elif (path / "sparse").is_dir():
+        scene = _read_colmap(path, min_shared)
+    elif place := _challenge_folder(path):
+        scene = _read_challenge(path, place, min_visibility)
+    else:
+        kinds = f"sparse/ and images/ of COLMAP, {_SET}/ of the Image Matching Challenge, or a correspondence file"
+        raise StorageError(f"{path}: not a scene with known poses ({kinds})")
+    if not scene.pairs:
+        raise StorageError(f"{path}: no two of its {len(scene.images)} images see enough of the same")
+    return scene
+
+
+def _scene_name(path: Path) -> str:
+    return path.resolve().name
+
+
+# COLMAP
+
+
+def _read_colmap(folder: Path, min_shared: int) -> PosedScene:
+    from logpolar.colmap.workspace import read_workspace
+
+    found = read_workspace(folder, need_depth=False)
+    images = [PosedImage(view.name, view.camera, partial(_read_whole, view.image, view.camera)) for view in found.views]
+    pairs = _pairs_above(shared_points(found), min_shared)
+    return PosedScene(_scene_name(folder), images, pairs, dict(found.left_out))
+
+
+def _pairs_above(table: Matrix | NDArray[np.int32], least: float) -> list[tuple[int, int]]:
+    """Pairs of rows whose entry, and that of the pair the other way round, is not below the least."""
+    return [(i, j) for i, j in combinations(range(len(table)), 2) if min(table[i, j], table[j, i]) >= least]
+
+
+def _read_whole(path: Path, camera: Camera) -> Gray:
+    gray = to_bytes(read_gray(path))
+    if gray.shape != (camera.height, camera.width):
+        now, expected = f"{gray.shape[1]} x {gray.shape[0]}", f"{camera.width} x {camera.height}"
+        raise StorageError(f"{path}: the image has {now} pixels, its camera {expected}")
+    return gray
+
+
+# Image Matching Challenge
+
+
+def _challenge_folder(path: Path) -> Path | None:
+    """Where the set of a scene is; a set lacks images or calibration only if it was not downloaded whole."""
+    if (path / _SET).is_dir():
+        return path / _SET
+    return path if (path / "calibration").is_dir() or path.name == _SET else None
+
+
+def _read_challenge(scene: Path, place: Path, min_visibility: float) -> PosedScene:
+    for name in ("images", "calibration"):
+        if not (place / name).is_dir():
+            raise StorageError(f"{place}: no folder {name}; was the scene downloaded and unpacked whole?")
+    paths = _listed(place, "images") or _images_in(place / "images")
+    images, left_out = {}, {}
+    for number, path in enumerate(paths):
+        try:
+            images[number] = _read_posed(place, path)
+        except LogpolarError as error:
+            left_out[path.name] = str(error)
+    if len(images) < 2:
+        reason = "".join(f"; {each}" for each in list(left_out.values())[:1])
+        raise StorageError(f"{place}: only {len(images)} of {len(paths)} images can be used{reason}")
+    visibility = _read_visibility(place, len(paths))
+    rows = list(images)
+    pairs = _pairs_above(visibility[np.ix_(rows, rows)], min_visibility)
+    name = _scene_name(scene.resolve().parent) if scene.name == _SET else _scene_name(scene)
+    return PosedScene(name, list(images.values()), pairs, left_out)
+
+
+def _listed(place: Path, kind: str) -> list[Path] | None:
+    """Files that ``KIND.txt`` names, one a line, relative to its folder; None without it."""
+    path = place / f"{kind}.txt"
+    if not path.exists():
+        return None
+    return [place / line.strip() for line in _read_text(path).splitlines() if line.strip()]
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"{path}: {in_words(error)}") from error
+    except UnicodeDecodeError as error:
+        raise StorageError(f"{path}: not a text file") from error
+
+
+def _images_in(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES)
+
+
+def _read_posed(place: Path, path: Path) -> PosedImage:
+    if not path.is_file():
+        raise StorageError(f"{path}: the scene's image is missing")
+    table = _read_calibration(place / "calibration" / f"calibration_{path.stem}.h5")
+    # Nothing else tells the size of the image; decoding it also shows whether it came down whole.
+    height, width = read_image(path).shape[:2]
+    camera = Camera.from_table(width, height, table)
+    return PosedImage(path.name, camera, partial(_read_whole, path, camera))
+
+
+def _read_calibration(path: Path) -> Matrix:
+    """(3, 7): K, R and T side by side, K in the library's pixels."""
+    if not path.is_file():
+        raise StorageError(f"{path}: the calibration of an image is missing")
+    try:
+        with h5py.File(path, "r") as file:
+            parts = [np.asarray(file[name][()], np.float64) for name in ("K", "R", "T")]
+        table = np.concatenate([parts[0].reshape(3, 3), parts[1].reshape(3, 3), parts[2].reshape(3, 1)], axis=1)
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+        raise StorageError(f"{path}: not a calibration with K (3 x 3), R (3 x 3) and T (3)") from error
+    focal, turned = table[[0, 1], [0, 1]], table[:, 3:6] @ table[:, 3:6].T
+    if not (np.isfinite(table).all() and (focal > 0).all() and np.allclose(turned, np.eye(3), atol=1e-4)):
+        raise StorageError(f"{path}: K, R or T is not finite, K has no focal length, or R is not a rotation")
+    table[:2, 2] -= 0.5
+    return table
+
+
+def _read_visibility(place: Path, count: int) -> Matrix:
+    """(count, count); 1 throughout where there are no lists."""
+    paths = _listed(place, "visibility")
+    if paths is None:
+        return np.ones((count, count))
+    if len(paths) != count or not (place / "images.txt").exists():
+        raise StorageError(f"{place / 'visibility.txt'}: names {len(paths)} lists, images.txt names {count} images")
+    return np.stack([_read_numbers(path, count) for path in paths]) if paths else np.ones((0, 0))
+
+
+def _read_numbers(path: Path, count: int) -> Matrix:
+    try:
+        values = np.array(_read_text(path).split(), np.float64)
+    except ValueError as error:
+        raise StorageError(f"{path}: not a list of numbers") from error
+    if values.shape != (count,) or not np.isfinite(values).all():
+        raise StorageError(f"{path}: a list of visibility has a number for each of the {count} images")
+    return values
+
+
+# Correspondence files
+
+
+def _read_correspondences(path: Path) -> PosedScene:
+    if path.suffix not in _FILES:
+        raise StorageError(f"{path}: not a scene with known poses (a folder, or a correspondence file .h5)")
+    with CorrespondenceFile(path) as file:
+        names = [entry.name for entry in file.images]
+        cameras = {
+            number: camera
+            for number, name in enumerate(names)
+            if _ALTERED not in name and (camera := file.read_camera(number)) is not None
+        }
+        counts = np.diff(file.correspondence_rows, axis=1).ravel()
+        linked = file.pair_images[counts > 0].tolist()
+    if not cameras:
+        raise StorageError(f"{path}: no image in this file has a camera (only files of scenes have, not of photos)")
+    rows = {number: row for row, number in enumerate(cameras)}
+    images = [
+        PosedImage(names[number], camera, partial(_read_stored, path, number)) for number, camera in cameras.items()
+    ]
+    pairs = {(min(rows[i], rows[j]), max(rows[i], rows[j])) for i, j in linked if i in rows and j in rows}
+    return PosedScene(path.stem, images, sorted(pairs))
+
+
+def _read_stored(path: Path, number: int) -> Gray:
+    with CorrespondenceFile(path) as file:
+        return file.read_image(number)
