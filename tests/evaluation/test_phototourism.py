@@ -1,0 +1,308 @@
+from __future__ import annotations
+
+import builtins
+import csv
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from logpolar.cameras import Camera
+from logpolar.cli.eval_phototourism import phototourism
+from logpolar.colmap.mapping import map_images
+from logpolar.errors import LogpolarError, MissingExtraError
+from logpolar.evaluation.baselines import root_sift
+from logpolar.evaluation.phototourism import (
+    DescribedImage,
+    PreparedScene,
+    describe_scene,
+    draw_bags,
+    draw_pairs,
+    evaluate_multi_view,
+    evaluate_stereo,
+    prepare_scene,
+    tune_ratio,
+)
+from logpolar.evaluation.phototourism_options import PhototourismOptions
+from logpolar.evaluation.pose_scores import PoseScore, find_pose, map15
+from logpolar.evaluation.posed_scenes import PosedImage, PosedScene
+from logpolar.evaluation.stereo import NO_POSE, mean_average_accuracy, pose_error, relative_pose
+from logpolar.keypoints import Keypoints
+from synthetic_world import standard_world, write_workspace
+
+OPTIONS = PhototourismOptions(bags_5=3, bags_10=0, bags_25=0)
+
+
+@pytest.fixture(scope="module")
+def world():
+    return standard_world(0, 6, 160, 120)
+
+
+@pytest.fixture(scope="module")
+def workspace(world, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("scenes") / "castle"
+    write_workspace(world, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def points(world):
+    return world.sparse_points(np.random.default_rng(0), 200)
+
+
+@pytest.fixture(scope="module")
+def scene(world) -> PosedScene:
+    """Camera 5 sees nothing that others do, by what the pairs say."""
+    cameras = [Camera(c.width, c.height, c.intrinsics, c.rotation, c.translation) for c in world.cameras]
+    views = [image for image, _ in world.views]
+    images = [PosedImage(f"{n}.png", camera, lambda n=n: views[n]) for n, camera in enumerate(cameras)]
+    return PosedScene("castle", images, [(i, j) for i in range(5) for j in range(i + 1, 5)])
+
+
+@pytest.fixture(scope="module")
+def prepared(scene, points) -> PreparedScene:
+    """Keypoints where the points of the world are, to the last bits of a float32."""
+    keypoints = {n: Keypoints.from_points(points.xy[points.seen[:, n], n]) for n in range(5)}
+    return PreparedScene(scene, scene.pairs, {5: [(0, 1, 2, 3, 4)]}, {}, keypoints)
+
+
+@pytest.fixture(scope="module")
+def true_images(scene, points, prepared) -> dict[int, DescribedImage]:
+    """Each point of the world has a descriptor of its own."""
+    own = np.random.default_rng(1).normal(size=(len(points.xyz), 64)).astype(np.float32)
+    own /= np.linalg.norm(own, axis=1, keepdims=True)
+    return {
+        n: DescribedImage(scene.images[n].camera, keypoints.xy, own[points.seen[:, n]])
+        for n, keypoints in prepared.keypoints.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def wrong_images(true_images) -> dict[int, DescribedImage]:
+    random = np.random.default_rng(2)
+    return {n: replace(image, descriptors=random.permutation(image.descriptors)) for n, image in true_images.items()}
+
+
+class TestScores:
+    ERRORS = ((0.5, 0.1), (4.0, 5.0), (9.5, 0.0), (0.0, 14.0), (15.1, 1.0), NO_POSE)
+
+    def test_2019_by_hand(self):
+        """Within 5: two of six (5 itself counts), within 10: three, within 15: four."""
+        assert map15(self.ERRORS) == pytest.approx((2 + 3 + 4) / 18)
+
+    def test_2020_by_hand(self):
+        """0.5 counts at ten thresholds, 5 at six (5 ... 10), 9.5 at one."""
+        score = PoseScore.of(self.ERRORS)
+        assert score.maa10 == pytest.approx((10 + 6 + 1) / 60) == mean_average_accuracy(self.ERRORS)
+        assert score.pairs == 6
+
+    def test_nothing(self):
+        assert math.isnan(map15([]))
+        assert PoseScore.of([]).to_dict() == {"pairs": 0, "maa10": None, "map15": None}
+        assert math.isnan(PoseScore.mean([]).maa10)
+
+    def test_scenes_count_the_same(self):
+        mean = PoseScore.mean([PoseScore(10, 1.0, 0.5), PoseScore(1, 0.0, 0.25), PoseScore.of([])])
+        assert (mean.pairs, mean.maa10, mean.map15) == (11, 0.5, 0.375)
+
+
+class TestDrawing:
+    def test_pairs(self, scene):
+        assert draw_pairs(scene, 0, 0) == draw_pairs(scene, 10, 0) == draw_pairs(scene, 99, 5) == scene.pairs
+        some = draw_pairs(scene, 4, 0)
+        assert len(set(some)) == 4
+        assert set(some) < set(scene.pairs)
+        assert some == draw_pairs(scene, 4, 0)
+        assert len({tuple(draw_pairs(scene, 4, seed)) for seed in range(6)}) > 1
+
+    def test_bags_hang_together(self, scene):
+        chain = replace(scene, pairs=[(0, 1), (1, 2), (2, 3), (4, 5)])
+        assert set(draw_bags(chain, 3, 50, 0)) == {(0, 1, 2), (1, 2, 3)}
+        assert draw_bags(chain, 3, 1, 0) == draw_bags(chain, 3, 1, 0)
+        assert draw_bags(chain, 5, 3, 0) == []
+
+    def test_bags_of_a_size_differ(self, scene):
+        bags = draw_bags(scene, 3, 8, 1)
+        assert len(set(bags)) == 8
+        assert 5 not in {row for bag in bags for row in bag}
+
+
+class TestStereo:
+    def test_true_matches(self, prepared, true_images):
+        result = evaluate_stereo(prepared, true_images, OPTIONS)
+        assert result.score.pairs == 10
+        assert max(max(each.errors) for each in result.results) < 0.5
+        assert result.score.maa10 == result.score.map15 == 1
+        assert result.inliers_median > 0.9 * result.matches_median > 100
+
+    def test_shuffled_descriptors(self, prepared, wrong_images):
+        score = evaluate_stereo(prepared, wrong_images, replace(OPTIONS, ratio=1.0)).score
+        assert score.maa10 < 0.05
+        assert score.map15 < 0.15
+
+    def test_result(self, prepared, true_images):
+        plain = json.loads(json.dumps(evaluate_stereo(prepared, true_images, OPTIONS).to_dict(), allow_nan=False))
+        assert plain["pairs"] == len(plain["rows"]) == 10
+        assert plain["rows"][0][:2] == ["0.png", "1.png"]
+        assert len(plain["rows"][0]) == len(plain["columns"])
+
+    def test_processes_find_the_same(self, prepared, true_images):
+        few = replace(prepared, pairs=prepared.pairs[:3])
+        assert evaluate_stereo(few, true_images, OPTIONS, 2) == evaluate_stereo(few, true_images, OPTIONS, 1)
+
+    def test_tuning(self, prepared, true_images):
+        """Descriptors so noisy that a strict test leaves nothing to estimate a pose from."""
+        random, few = np.random.default_rng(0), replace(prepared, pairs=prepared.pairs[:3])
+        noisy = {n: replace(image, descriptors=_noisy(image.descriptors, random)) for n, image in true_images.items()}
+        ratio, maa = tune_ratio([(few, noisy)], OPTIONS, (0.9, 0.2))
+        assert ratio == 0.9
+        assert maa[0.2] == 0 < maa[0.9]
+
+    def test_poselib(self, prepared, true_images):
+        pytest.importorskip("poselib")
+        result = evaluate_stereo(prepared, true_images, replace(OPTIONS, estimator="poselib"))
+        assert max(max(each.errors) for each in result.results) < 0.5
+        first, second = true_images[0], true_images[1]
+        few = find_pose(first.camera, second.camera, first.xy[:4], second.xy[:4], 1.0, "poselib")
+        assert few.pose is None
+
+    def test_without_poselib(self, scene, monkeypatch):
+        imported = builtins.__import__
+
+        def refuse(name, *arguments):
+            if name == "poselib":
+                raise ImportError(name)
+            return imported(name, *arguments)
+
+        monkeypatch.setattr(builtins, "__import__", refuse)
+        with pytest.raises(MissingExtraError, match=r"logpolar\[poselib\]"):
+            prepare_scene(scene, replace(OPTIONS, estimator="poselib"))
+
+
+def _noisy(descriptors, random):
+    noisy = descriptors + random.normal(0, 0.06, descriptors.shape).astype(np.float32)
+    return noisy / np.linalg.norm(noisy, axis=1, keepdims=True)
+
+
+class TestMultiView:
+    def test_true_matches(self, prepared, true_images):
+        result = evaluate_multi_view(prepared, true_images, OPTIONS)
+        (bag,) = result.bags[5]
+        assert bag.registered == 5
+        assert len(bag.errors) == 10
+        assert max(max(errors) for errors in bag.errors) < 0.5
+        assert result.score.maa10 == result.registered == 1
+        assert evaluate_multi_view(prepared, true_images, OPTIONS) == result
+
+    def test_shuffled_descriptors(self, prepared, wrong_images):
+        result = evaluate_multi_view(replace(prepared, bags={3: [(0, 1, 2)]}), wrong_images, OPTIONS)
+        assert result.score.maa10 < 0.1
+        assert json.dumps(result.to_dict(), allow_nan=False)
+
+    def test_an_image_without_matches_fails(self, prepared, true_images):
+        """Four of its pairs: those of the others stay what they were."""
+        blank = replace(true_images[2], xy=np.zeros((0, 2), np.float32), descriptors=np.zeros((0, 64), np.float32))
+        result = evaluate_multi_view(prepared, {**true_images, 2: blank}, OPTIONS)
+        (bag,) = result.bags[5]
+        assert bag.registered == 4
+        assert sum(errors == NO_POSE for errors in bag.errors) == 4
+        assert result.score.maa10 == pytest.approx(0.6)
+
+    def test_scores_are_means_over_sizes(self, prepared, true_images):
+        several = replace(prepared, bags={3: [(0, 1, 2), (1, 2, 3)], 5: [(0, 1, 2, 3, 4)]})
+        result = evaluate_multi_view(several, true_images, OPTIONS)
+        assert [score.pairs for score in result.scores.values()] == [6, 10]
+        assert result.score.pairs == 16
+        assert list(result.to_dict()["sizes"]) == ["3", "5"]
+
+    def test_no_bags(self, prepared, true_images):
+        result = evaluate_multi_view(replace(prepared, bags={25: []}), true_images, OPTIONS)
+        assert result.bags == {}
+        assert result.to_dict()["maa10"] is None
+
+    def test_nothing_to_map(self, scene):
+        cameras = [image.camera for image in scene.images[:3]]
+        assert map_images(cameras, [np.zeros((0, 2))] * 3, {}) == {}
+
+    def test_no_temporary_folder_stays(self, prepared, true_images, tmp_path, monkeypatch):
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+        evaluate_multi_view(prepared, true_images, OPTIONS)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_poses_are_of_the_library(self, scene, prepared, true_images):
+        """Half a pixel too many or too few would turn the cameras."""
+        own = [true_images[n] for n in range(5)]
+        matched = {}
+        for i in range(5):
+            for j in range(i + 1, 5):
+                rows = np.argwhere((own[i].descriptors @ own[j].descriptors.T) > 0.999)
+                matched[i, j] = rows
+        poses = map_images([image.camera for image in own], [image.xy for image in own], matched)
+        found = {n: replace(own[n].camera, rotation=pose[0], translation=pose[1]) for n, pose in poses.items()}
+        for i, j in matched:
+            truth = relative_pose(own[i].camera, own[j].camera)
+            assert max(pose_error(truth, relative_pose(found[i], found[j]))) < 0.02
+
+
+class TestDetected:
+    def test_real_keypoints(self, scene):
+        options = replace(OPTIONS, keypoints=300)
+        ready = prepare_scene(scene, options)
+        assert ready.bags == {}
+        assert set(ready.views) == {row for pair in ready.pairs for row in pair}
+        assert all(0 < len(keypoints) <= 300 for keypoints in ready.keypoints.values())
+        counted = []
+        images = describe_scene(ready, lambda view, keypoints: counted.append(1) or root_sift(view, keypoints))
+        assert len(counted) == len(ready.views)
+        # Tiny images, some at 2.5 times the distance: far from right, and as far from chance, which is below 0.05.
+        assert evaluate_stereo(ready, images, options).score.maa10 > 0.2
+
+    def test_wrong_descriptors(self, scene):
+        ready = prepare_scene(scene, replace(OPTIONS, pairs=1))
+        with pytest.raises(ValueError, match="finite"):
+            describe_scene(ready, lambda view, keypoints: np.full((len(keypoints), 8), np.nan, np.float32))
+
+
+class TestCommand:
+    ARGUMENTS = ("-d", "rootsift", "-j", "1", "--keypoints", "200", "--pairs", "3")
+
+    def run(self, *arguments):
+        return CliRunner().invoke(phototourism, [str(argument) for argument in arguments])
+
+    def test_table_and_files(self, workspace, tmp_path):
+        bags = ("--bags-5", 1, "--bags-10", 1, "--bags-25", 0)
+        results = [self.run(workspace, *self.ARGUMENTS, *bags, "-o", tmp_path / name) for name in "ab"]
+        assert [result.exit_code for result in results] == [0, 0], results[0].output
+        assert "RootSIFT" in results[0].output
+        texts = [[(tmp_path / n / f"phototourism.{e}").read_text() for e in ("json", "csv")] for n in "ab"]
+        assert texts[0] == texts[1]  # the same seed
+        stored = json.loads(texts[0][0])
+        assert {"seed", "options", "versions", "meaning", "scenes"} <= set(stored)
+        assert "pycolmap" in stored["versions"]
+        assert stored["scenes"]["castle"]["bags"] == {"5": 1, "10": 0}
+        own = stored["descriptors"]["RootSIFT"]
+        assert own["identity"]["kind"] == "rootsift"
+        assert own["stereo"]["castle"]["pairs"] == 3
+        assert own["multi_view"]["castle"]["pairs"] == 10
+        rows = list(csv.DictReader(texts[0][1].splitlines()))
+        assert [row["views"] for row in rows] == ["two", "bags of 5", "several", "two", "several"]
+
+    def test_no_multi_view(self, workspace, tmp_path):
+        result = self.run(workspace, *self.ARGUMENTS, "--no-multi-view", "-o", tmp_path / "out")
+        assert result.exit_code == 0
+        assert json.loads((tmp_path / "out" / "phototourism.json").read_text())["multi_view"] is False
+
+    def test_refusals(self, workspace, tmp_path):
+        for arguments, words in (
+            ((workspace, workspace), "named twice"),
+            ((workspace, "--tune", workspace), "other scenes"),
+            ((workspace, "--device", "abacus"), "abacus"),
+            ((workspace, "-d", "rootsift"), "same name"),
+            ((tmp_path / "nowhere",), "no such file"),
+        ):
+            result = self.run(*arguments, *self.ARGUMENTS, "-o", tmp_path / "out")
+            assert isinstance(result.exception, LogpolarError)
+            assert words in str(result.exception)

@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import shutil
+
+import cv2
+import h5py
+import numpy as np
+import pytest
+
+from dataset_files import make_image, make_pair, write
+from logpolar.cameras import Camera
+from logpolar.errors import LogpolarError
+from logpolar.evaluation.posed_scenes import read_scene
+from synthetic_world import standard_world, write_workspace
+
+NAMES = [f"view{number}.png" for number in range(6)]
+
+
+@pytest.fixture(scope="module")
+def world():
+    return standard_world(0, 6, 160, 120)
+
+
+@pytest.fixture(scope="module")
+def workspace(world, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("scenes") / "castle"
+    points = write_workspace(world, folder)
+    shutil.rmtree(folder / "stereo")
+    return folder, points
+
+
+def write_challenge(world, folder, visibility=None):
+    """A scene as the Image Matching Challenge has it; K from COLMAP, so half a pixel further."""
+    place = folder / "set_100"
+    for name in ("images", "calibration", "visibility"):
+        (place / name).mkdir(parents=True)
+    for name, camera, (image, _) in zip(NAMES, world.cameras, world.views, strict=True):
+        cv2.imwrite(str(place / "images" / name), image)
+        with h5py.File(place / "calibration" / f"calibration_{name[:-4]}.h5", "w") as file:
+            file["K"] = camera.intrinsics + np.array([[0, 0, 0.5], [0, 0, 0.5], [0, 0, 0]])
+            file["R"], file["T"] = camera.rotation, camera.translation[None]  # (1, 3), as it comes
+    if visibility is not None:
+        for name, row in zip(NAMES, visibility, strict=True):
+            (place / "visibility" / f"{name}.txt").write_text("\n".join(f"{value:.3f}" for value in row))
+        (place / "images.txt").write_text("".join(f"images/{name}\n" for name in NAMES))
+        (place / "visibility.txt").write_text("".join(f"visibility/{name}.txt\n" for name in NAMES))
+    return folder
+
+
+@pytest.fixture
+def challenge(world, tmp_path):
+    return write_challenge(world, tmp_path / "reichstag")
+
+
+def assert_sees_the_same(image, camera, points):
+    """A wrong convention of K, R or T moves the projection."""
+    seen, depth = image.camera.see(points)
+    expected, expected_depth = camera.project(points)
+    np.testing.assert_allclose(depth, expected_depth, atol=1e-9)
+    np.testing.assert_allclose(seen, expected, rtol=1e-9, atol=1e-6)
+
+
+def refused(*arguments, **more) -> str:
+    with pytest.raises(LogpolarError) as error:
+        read_scene(*arguments, **more)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+class TestColmap:
+    def test_cameras_and_images(self, world, workspace):
+        folder, points = workspace
+        scene = read_scene(folder)
+        assert scene.name == "castle"
+        assert [image.name for image in scene.images] == NAMES
+        for image, camera, (pixels, _) in zip(scene.images, world.cameras, world.views, strict=True):
+            assert_sees_the_same(image, camera, points.xyz)
+            np.testing.assert_array_equal(image.read(), pixels)
+
+    def test_pairs_share_points(self, workspace):
+        folder, points = workspace
+        shared = {(i, j): int((points.seen[:, i] & points.seen[:, j]).sum()) for i in range(6) for j in range(i + 1, 6)}
+        least = sorted(shared.values())[7]
+        pairs = read_scene(folder, min_shared=least).pairs
+        assert pairs == [pair for pair, count in shared.items() if count >= least]
+        assert 0 < len(pairs) < 15
+        assert "no two of its 6 images" in refused(folder, min_shared=10**6)
+
+    def test_missing_image(self, workspace, tmp_path):
+        folder = shutil.copytree(workspace[0], tmp_path / "half")
+        (folder / "images" / NAMES[2]).unlink()
+        scene = read_scene(folder)
+        assert len(scene.images) == 5
+        assert "missing" in scene.left_out[NAMES[2]]
+
+    def test_image_of_another_size(self, workspace, tmp_path):
+        folder = shutil.copytree(workspace[0], tmp_path / "changed")
+        cv2.imwrite(str(folder / "images" / NAMES[0]), np.zeros((60, 80), np.uint8))
+        with pytest.raises(LogpolarError, match="80 x 60 pixels, its camera 160 x 120"):
+            read_scene(folder).images[0].read()
+
+    def test_no_model(self, tmp_path):
+        (tmp_path / "sparse").mkdir()
+        assert "no sparse model" in refused(tmp_path)
+
+
+class TestChallenge:
+    def test_cameras_and_images(self, world, challenge, workspace):
+        for path in (challenge, challenge / "set_100"):
+            scene = read_scene(path)
+            assert scene.name == "reichstag"
+            for image, camera, (pixels, _) in zip(scene.images, world.cameras, world.views, strict=True):
+                assert_sees_the_same(image, camera, workspace[1].xyz)
+                np.testing.assert_array_equal(image.read(), pixels)
+
+    def test_without_visibility_all_pairs(self, challenge):
+        assert len(read_scene(challenge).pairs) == 15
+
+    def test_visibility_is_the_smaller_of_both(self, world, tmp_path):
+        visibility = np.zeros((6, 6))
+        visibility[0, 1] = visibility[1, 0] = 0.1  # just enough
+        visibility[2, 3], visibility[3, 2] = 0.9, 0.05
+        visibility[5, 4], visibility[4, 5] = 0.3, 0.7
+        folder = write_challenge(world, tmp_path / "seen", visibility)
+        assert read_scene(folder).pairs == [(0, 1), (4, 5)]
+        assert read_scene(folder, min_visibility=0.05).pairs == [(0, 1), (2, 3), (4, 5)]
+
+    def test_rows_of_left_out_images(self, world, tmp_path):
+        visibility = np.zeros((6, 6))
+        visibility[4, 5] = visibility[5, 4] = 0.5
+        folder = write_challenge(world, tmp_path / "seen", visibility)
+        (folder / "set_100" / "calibration" / "calibration_view1.h5").unlink()
+        scene = read_scene(folder)
+        assert scene.pairs == [(3, 4)]
+        assert "calibration_view1.h5" in scene.left_out["view1.png"]
+
+    @pytest.mark.parametrize("name", ["images", "calibration"])
+    def test_half_a_download(self, challenge, name):
+        shutil.rmtree(challenge / "set_100" / name)
+        assert f"no folder {name}" in refused(challenge)
+
+    def test_no_calibration_at_all(self, challenge):
+        for path in (challenge / "set_100" / "calibration").iterdir():
+            path.write_bytes(path.read_bytes()[:50])
+        words = refused(challenge)
+        assert "only 0 of 6 images" in words
+        assert "not a calibration" in words
+
+    def test_no_rotation(self, challenge):
+        with h5py.File(challenge / "set_100" / "calibration" / "calibration_view0.h5", "a") as file:
+            file["R"][...] = 2 * np.eye(3)
+        assert "not a rotation" in read_scene(challenge).left_out["view0.png"]
+
+    @pytest.mark.parametrize(("content", "words"), [("0.5 word", "numbers"), ("0.5 0.5", "each of the 6 images")])
+    def test_bad_list_of_visibility(self, world, tmp_path, content, words):
+        folder = write_challenge(world, tmp_path / "seen", np.ones((6, 6)))
+        (folder / "set_100" / "visibility" / f"{NAMES[3]}.txt").write_text(content)
+        assert words in refused(folder)
+
+    def test_fewer_lists_than_images(self, world, tmp_path):
+        folder = write_challenge(world, tmp_path / "seen", np.ones((6, 6)))
+        (folder / "set_100" / "visibility.txt").write_text("visibility/view0.png.txt\n")
+        assert "names 1 lists" in refused(folder)
+
+
+class TestCorrespondenceFiles:
+    @pytest.fixture
+    def cameras(self, world):
+        return [Camera(c.width, c.height, c.intrinsics, c.rotation, c.translation) for c in world.cameras]
+
+    def test_pairs_with_correspondences(self, tmp_path, cameras):
+        images = [make_image(f"{letter}.png", seed=n, camera=cameras[n]) for n, letter in enumerate("abcd")]
+        altered = make_image("b.png@shrink3", seed=4, camera=cameras[4])
+        pairs = [
+            make_pair(images[2], images[0]),
+            make_pair(images[0], images[1], count=0),
+            make_pair(images[3], altered),
+            make_pair(images[1], images[3]),
+        ]
+        path = tmp_path / "scene.h5"
+        write(path, [*images, altered], pairs)
+        scene = read_scene(path)
+        assert scene.name == "scene"
+        assert [image.name for image in scene.images] == ["a.png", "b.png", "c.png", "d.png"]
+        assert scene.pairs == [(0, 2), (1, 3)]
+        assert scene.images[1].read().shape == (31, 40)
+        np.testing.assert_allclose(scene.images[1].camera.table, cameras[1].table)
+
+    def test_photos_have_no_cameras(self, tmp_path):
+        images = [make_image("a.png"), make_image("b.png", seed=1)]
+        path = tmp_path / "photos.h5"
+        write(path, images, [make_pair(*images)])
+        assert "no image in this file has a camera" in refused(path)
+
+
+class TestOthers:
+    def test_nothing_there(self, tmp_path):
+        assert "no such file or folder" in refused(tmp_path / "nowhere")
+
+    def test_other_folders_and_files(self, tmp_path):
+        assert "not a scene with known poses" in refused(tmp_path)
+        (tmp_path / "notes.txt").write_text("hello")
+        assert "not a scene with known poses" in refused(tmp_path / "notes.txt")
+        (tmp_path / "broken.h5").write_text("hello")
+        assert "broken.h5" in refused(tmp_path / "broken.h5")
