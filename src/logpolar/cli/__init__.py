@@ -13,6 +13,7 @@ from logpolar.cli.dataset_show import show
 from logpolar.cli.demo import demo
 from logpolar.cli.eval import evaluate
 from logpolar.cli.eval_folders import amos, hpatches
+from logpolar.cli.eval_phototourism import phototourism
 from logpolar.cli.extract import extract
 from logpolar.cli.match import match
 from logpolar.cli.models import models
@@ -49,7 +50,7 @@ def main() -> None:
 
 for _command in (reconstruct, show):
     dataset.add_command(_command)
-for _command in (hpatches, amos):
+for _command in (hpatches, amos, phototourism):
     evaluate.add_command(_command)
 for _command in (demo, match, extract, patches, models, dataset, recipe, train, ablate, evaluate):
     main.add_command(_command)
