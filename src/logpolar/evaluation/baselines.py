@@ -4,7 +4,7 @@ Convention:
     ``lambda_`` scales the support: the keypoint's size is multiplied by lambda / 12, so that 12 is SIFT as OpenCV has
     it. That 12 counts sigmas, of which a keypoint's size holds two: the 4 x 4 cells of the histogram are 3 sigma wide
     each. In sizes, the unit of lambda in ``sampling.patterns``, the cells cover lambda / 2, and what fades out around
-    them reaches lambda / 1.6.
+    them reaches lambda / 1.6, in an image that is smoothed the more, the larger the support.
 
     OpenCV looks up the level of its own pyramid that a keypoint says it was found at, which ``Keypoints`` do not keep:
     ``sift_octave`` finds it again from the size, as SIFT does when it sets the size. Without it large keypoints would
@@ -47,7 +47,7 @@ def _histograms(image: Image, keypoints: Keypoints, lambda_: float) -> FloatArra
     scaled = replace(keypoints, size=keypoints.size * np.float32(lambda_ / SIFT_LAMBDA))
     extractor = cv2.SIFT.create(enable_precise_upscale=True)
     points = scaled.to_opencv()
-    for point, octave in zip(points, sift_octave(keypoints.size).tolist(), strict=True):
+    for point, octave in zip(points, sift_octave(scaled.size).tolist(), strict=True):
         point.octave = octave
     described, raw = extractor.compute(to_bytes(to_gray(image)), points)
     if len(described) != len(keypoints):
