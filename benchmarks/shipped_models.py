@@ -29,7 +29,7 @@ from logpolar.training.data import TrainingData, load_training_data
 from logpolar.training.distributed import World
 from logpolar.training.options import DataSource, RunOptions, TrainingConfig
 from logpolar.training.recipes import DEFAULT, PAPER
-from logpolar.training.run import in_words, train
+from logpolar.training.run import train
 from logpolar.training.validation import summary
 
 SCENES = "10 landmark scenes of the Oxford Buildings set and of Google Landmarks v2, with COLMAP poses and depth"
@@ -77,7 +77,7 @@ class Work:
         if key not in self._data:
             self._data[key] = load_training_data([find_files(source) for source in key[0]], key[1], self.device)
         report = train(config, folder, data=self._data[key])
-        self.say(f"{folder.name}: validation {in_words(summary(report.scores))}")
+        self.say(f"{folder.name}: validation {summary(report.scores).in_words()}")
         return report.model
 
     def measure(self, script: str, *arguments: str) -> None:

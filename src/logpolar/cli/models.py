@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 
@@ -29,7 +31,16 @@ def models(model: tuple[str, ...], as_json: bool) -> None:
         click.echo("  sampling: " + ", ".join(f"{key} {value}" for key, value in sampling.items()))
         click.echo(f"  data: {card.training.get('data', 'not stated')}")
         for title, figures in card.figures.items():
-            # Of figures by scene the mean will do here; the rest is in the card.
-            shown = figures.get("mean", figures) if isinstance(figures, dict) else {"": figures}
-            click.echo(f"  {title}: " + ", ".join(f"{key} {value}".strip() for key, value in shown.items()))
+            click.echo(f"  {title}: {_in_words(figures)}")
         click.echo(f"  licence: {card.licence}; SHA-256 {each.digest[:16]}...")
+
+
+def _in_words(figures: Any) -> str:
+    """Of figures by scene the mean will do here; the rest is in the card. What others put there is shown as it is."""
+    from logpolar.evaluation.pairs import Score
+
+    shown = figures.get("mean", figures) if isinstance(figures, dict) else {"": figures}
+    try:
+        return Score.from_dict(shown).in_words()
+    except TypeError:
+        return ", ".join(f"{key} {value}".strip() for key, value in shown.items())

@@ -67,16 +67,16 @@ def train(config: Path, output: Path, changes: tuple[str, ...], device: str | No
 
     settings = read_config(config, _all_changes(changes, device))
     with _training(output):
-        from logpolar.training.run import in_words, train
+        from logpolar.training.run import train
         from logpolar.training.validation import summary
 
         report = train(settings, output, overwrite, progress=True)
     if os.environ.get("RANK", "0") != "0":  # of several processes one speaks
         return
     for name, score in report.scores.items():
-        click.echo(f"{name}: {in_words(score)} ({score.correspondences} correspondences)")
+        click.echo(f"{name}: {score.in_words()}")
     if len(report.scores) > 1:
-        click.echo(f"validation, mean: {in_words(summary(report.scores))}")
+        click.echo(f"validation, mean: {summary(report.scores).in_words()}")
     if not report.scores:
         click.echo("no validation: none of the files has images that validate")
     click.echo(f"{'complete before: ' if report.was_complete else 'wrote '}{report.model}")

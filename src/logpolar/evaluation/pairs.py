@@ -61,6 +61,10 @@ class Score:
         """Plain values for a card; None, unlike NaN, is JSON."""
         return {name: None if math.isnan(value) else round(value, 5) for name, value in asdict(self).items()}
 
+    def in_words(self) -> str:
+        differ = f"where scales differ > 2x {self.rank1_scales_differ_2x:.3f} (N = {self.scales_differ_2x})"
+        return f"FPR95 {100 * self.fpr95:.2f} %, rank-1 {self.rank1:.4f} (N = {self.correspondences}), {differ}"
+
     @classmethod
     def from_dict(cls, values: Mapping[str, float | None]) -> Score:
         """The inverse of ``to_dict``, but for the rounding."""

@@ -244,7 +244,7 @@ class _Run:
             mean = summary(scores).to_dict()
             records.add("validation", trainer.step, mean)
             if self.progress:
-                bar.write(f"step {trainer.step}: validation " + in_words(summary(scores)))
+                bar.write(f"step {trainer.step}: validation " + summary(scores).in_words())
         return scores
 
     def _save(self, trainer: Trainer, scores: dict[str, Score]) -> None:
@@ -283,11 +283,6 @@ class _Meter:
         mean = float(self._total) / self._count
         seconds = time.perf_counter() - self._since
         return mean, self._count / seconds, seconds
-
-
-def in_words(score: Score) -> str:
-    differ = f"where scales differ 2x {score.rank1_scales_differ_2x:.3f}"
-    return f"FPR95 {100 * score.fpr95:.2f} %, rank-1 {score.rank1:.4f}, {differ}"
 
 
 def _differences(before: Any, now: Any, name: str = "") -> list[str]:
