@@ -191,55 +191,55 @@ class TestScores:
 
 
 class TestBrokenFolders:
-    def fails(self, folder, match, options=None):
+    def assert_refused(self, folder, match, options=None):
         with pytest.raises(LogpolarError, match=match) as caught:
             amos_pairs(folder, options)
         assert "\n" not in str(caught.value)
 
     def test_no_images(self, folder):
         (folder / "Train").rename(folder / "Elsewhere")
-        self.fails(folder, "Train: no such file")
+        self.assert_refused(folder, "Train: no such file")
 
     def test_no_views(self, folder):
         (folder / "Train").rename(folder / "Elsewhere")
         (folder / "Train").mkdir()
-        self.fails(folder, "no views")
+        self.assert_refused(folder, "no views")
 
     def test_no_patches(self, folder):
         (folder / "train_patches.pt").unlink()
-        self.fails(folder, r"train_patches\.pt: no such file")
+        self.assert_refused(folder, r"train_patches\.pt: no such file")
 
     @pytest.mark.parametrize("share", [0, 0.3, 0.9])
     def test_part_of_the_patches(self, folder, share):
         data = (folder / "train_patches.pt").read_bytes()
         (folder / "train_patches.pt").write_bytes(data[: int(share * len(data))])
-        self.fails(folder, r"train_patches\.pt: not a file of tensors")
+        self.assert_refused(folder, r"train_patches\.pt: not a file of tensors")
 
     @pytest.mark.parametrize("number", [len(VIEWS), -1])
     def test_number_of_a_view_out_of_range(self, folder, number):
         write_patches(folder, numbers=torch.full((PER_VIEW * len(VIEWS), 1), number))
-        self.fails(folder, f"view number {number}, but Train has 4 views")
+        self.assert_refused(folder, f"view number {number}, but Train has 4 views")
 
     def test_fewer_numbers_than_lafs(self, folder):
         write_patches(folder, numbers=torch.zeros(3, 1))
-        self.fails(folder, r"48 LAFs, but numbers of views of shape \(3, 1\)")
+        self.assert_refused(folder, r"48 LAFs, but numbers of views of shape \(3, 1\)")
 
     @pytest.mark.parametrize("shape", [(48, 6), (48, 3, 2)])
     def test_lafs_of_wrong_shape(self, folder, shape):
         write_patches(folder, lafs=torch.zeros(shape))
-        self.fails(folder, r"LAFs have the shape \(N, 2, 3\)")
+        self.assert_refused(folder, r"LAFs have the shape \(N, 2, 3\)")
 
     @pytest.mark.parametrize("value", [math.nan, -5.0, 0.0])
     def test_lafs_without_scale(self, folder, value):
         lafs = make_lafs(PER_VIEW * len(VIEWS))
         lafs[7, 0, 0] = value
         write_patches(folder, lafs=lafs)
-        self.fails(folder, "1 of 48 LAFs have no positive, finite scale")
+        self.assert_refused(folder, "1 of 48 LAFs have no positive, finite scale")
 
     @pytest.mark.parametrize("stored", [{"patches": 1}, [torch.zeros(1)], [1, 2, 3]], ids=str)
     def test_other_content(self, folder, stored):
         torch.save(stored, folder / "train_patches.pt")
-        self.fails(folder, "not a list of|not tensors")
+        self.assert_refused(folder, "not a list of|not tensors")
 
     @pytest.mark.parametrize("listed", [True, False])
     def test_view_with_one_image(self, folder, listed):
@@ -248,33 +248,33 @@ class TestBrokenFolders:
         write_lists(folder, {view: ["0.png"] if view == VIEWS[2] else ["0.png", "1.png"] for view in VIEWS})
         if not listed:
             (folder / "images_in_views.npy").unlink()
-        self.fails(folder, r"00020000: 1 image\(s\) in this view")
+        self.assert_refused(folder, r"00020000: 1 image\(s\) in this view")
 
     def test_image_that_is_not_there(self, folder):
         (folder / "Train" / VIEWS[2] / "4.png").unlink()
-        self.fails(folder, r"4\.png: no such image, though images_in_views\.npy has it")
+        self.assert_refused(folder, r"4\.png: no such image, though images_in_views\.npy has it")
 
     def test_image_listed_twice(self, folder):
         write_lists(folder, {view: ["0.png", "1.png", "0.png"] for view in VIEWS})
-        self.fails(folder, "listed twice")
+        self.assert_refused(folder, "listed twice")
 
     def test_view_that_is_not_there(self, folder):
         """Sorted names would stand for other numbers: nothing could be told from the figures."""
         write_lists(folder, {view: ["0.png", "1.png"] for view in (*VIEWS, "00000001")})
-        self.fails(folder, "no view '00000001'")
+        self.assert_refused(folder, "no view '00000001'")
 
     def test_view_that_is_not_listed(self, folder):
         write_lists(folder, {view: ["0.png", "1.png"] for view in VIEWS[:2]})
-        self.fails(folder, "no list of images of the view '00020000'")
+        self.assert_refused(folder, "no list of images of the view '00020000'")
 
     def test_names_outside_the_view(self, folder):
         write_lists(folder, {view: ["0.png", "../secret.png"] for view in VIEWS})
-        self.fails(folder, "not the name of a file")
+        self.assert_refused(folder, "not the name of a file")
 
     @pytest.mark.parametrize("lists", [["0.png"], {VIEWS[0]: 3}], ids=str)
     def test_other_lists(self, folder, lists):
         write_lists(folder, lists)
-        self.fails(folder, "not a dictionary|no list|not one pickled value")
+        self.assert_refused(folder, "not a dictionary|no list|not one pickled value")
 
     def test_damaged_image(self, folder):
         (folder / "Train" / VIEWS[0] / "1.png").write_bytes(b"nothing")
@@ -283,4 +283,4 @@ class TestBrokenFolders:
 
     def test_nothing_left(self, folder):
         write_patches(folder, numbers=torch.full((PER_VIEW * len(VIEWS), 1), SKIPPED_VIEW))
-        self.fails(folder, "views that are left out")
+        self.assert_refused(folder, "views that are left out")
