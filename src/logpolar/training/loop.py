@@ -95,6 +95,11 @@ class Trainer:
         """After ``result`` was used."""
         self._network.train()
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether all weights still are numbers."""
+        return all(bool(values.isfinite().all()) for values in self._network.state_dict().values())
+
     def state(self) -> dict[str, Any]:
         """All that changes while training."""
         return {

@@ -227,8 +227,7 @@ class _Run:
 
     def _check_finite(self, loss: float, trainer: Trainer) -> None:
         """Raise if the loss is not finite, or if that of the next step cannot be."""
-        weights = trainer.state()["network"].values()
-        if math.isfinite(loss) and all(bool(values.isfinite().all()) for values in weights):
+        if math.isfinite(loss) and trainer.is_finite:
             return
         kept = "the last good checkpoint is kept" if self.checkpoint.exists() else "there is no checkpoint yet"
         what = f"the loss is not a number any more at step {trainer.step}"
