@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from logpolar.cli.eval_output import (
+    Common,
+    Opened,
     Report,
     bar,
     decimal,
@@ -26,7 +28,7 @@ from logpolar.errors import LogpolarError
 from logpolar.evaluation.options import RetrievalOptions
 
 if TYPE_CHECKING:
-    from logpolar.datasets.files import CorrespondenceFile
+    from logpolar.evaluation.pairs import DescribedFile
     from logpolar.evaluation.patches import SceneOptions, SceneResult
 
 
@@ -97,12 +99,18 @@ def _check_scenes(files: Sequence[Path]) -> dict[str, dict[str, str]]:
     return scenes
 
 
-def _open_scenes(files: Sequence[Path], names: Iterable[str]) -> Iterator[tuple[str, CorrespondenceFile]]:
+def _describe_all(
+    files: Sequence[Path], names: Iterable[str], opened: Sequence[Opened], options: SceneOptions, common: Common
+) -> Iterator[tuple[str, str, DescribedFile]]:
+    """Each descriptor on each scene: their names, and the pairs with their descriptors."""
     from logpolar.datasets.files import CorrespondenceFile
+    from logpolar.evaluation.patches import describe_scene
 
-    for path, name in zip(files, names, strict=True):
+    for path, scene in zip(files, names, strict=True):
         with CorrespondenceFile(path) as file:
-            yield name, file
+            for name, descriptor in present(opened):
+                progress = bar(f"{scene}, {name}")
+                yield name, scene, describe_scene(file, descriptor, options, common.cache, progress)
 
 
 @evaluate.command(
@@ -118,16 +126,14 @@ def patches(files: tuple[Path, ...], resamples: int, **values: Any) -> None:
     pairs; rank-1 among the keypoints of the other image, also where scales differ by more than 2x. The figure breaks
     FPR95 down by scale ratio and orientation error, each class at the threshold of its own right pairs.
     """
-    from logpolar.evaluation.patches import describe_scene, mean_result, score_scene
+    from logpolar.evaluation.patches import mean_result, score_scene
 
     common, options = take_common(values), _take_scene(values)
     opened, data = open_descriptors(common), _check_scenes(files)
     found: dict[str, dict[str, SceneResult]] = {name: {} for name, _ in present(opened)}
     with working(common):
-        for scene, file in _open_scenes(files, data):
-            for name, descriptor in present(opened):
-                described = describe_scene(file, descriptor, options, common.cache, bar(f"{scene}, {name}"))
-                found[name][scene] = score_scene(described, resamples, options.seed)
+        for name, scene, described in _describe_all(files, data, opened, options, common):
+            found[name][scene] = score_scene(described, resamples, options.seed)
     columns = [f"{scene}, FPR95 %" for scene in data]
     columns += ["mean", "95 %", "rank-1", "95 %", "rank-1, scales differ > 2x", "N (pairs)"]
     report = Report("patches", data, {**asdict(options), "resamples": resamples}, opened, columns)
@@ -194,7 +200,6 @@ def retrieval(files: tuple[Path, ...], **values: Any) -> None:
     """
     import numpy as np
 
-    from logpolar.evaluation.patches import describe_scene
     from logpolar.evaluation.retrieval import RetrievalResult, mean_shares, retrieve, summarise
 
     common, options = take_common(values), _take_scene(values)
@@ -202,10 +207,8 @@ def retrieval(files: tuple[Path, ...], **values: Any) -> None:
     opened, data = open_descriptors(common), _check_scenes(files)
     found: dict[str, dict[str, RetrievalResult]] = {name: {} for name, _ in present(opened)}
     with working(common):
-        for scene, file in _open_scenes(files, data):
-            for name, descriptor in present(opened):
-                described = describe_scene(file, descriptor, options, common.cache, bar(f"{scene}, {name}"))
-                found[name][scene] = retrieve(described.images(), pools, options.seed)
+        for name, scene, described in _describe_all(files, data, opened, options, common):
+            found[name][scene] = retrieve(described.images(), pools, options.seed)
     shown = (1, 2, 5, 10, 100, 1000)
     columns = ["rank-1", *(f"rank ≤ {place}" for place in shown[1:]), "N (pairs)", "distractors, mean"]
     report = Report("retrieval", data, {**asdict(options), **asdict(pools)}, opened, columns)
