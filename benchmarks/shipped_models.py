@@ -1,11 +1,12 @@
 """Makes the shipped models, and measures everything that is said of them.
 
-python benchmarks/shipped_models.py SET --test TEST --zoom ZOOM -o FOLDER
+python benchmarks/shipped_models.py SET --test TEST --zoom ZOOM --tune TUNE -o FOLDER
 
-SET holds the correspondence files of the scenes and ``photos.h5``, TEST those of scenes that are not trained on, ZOOM
-those of the same scenes with altered second images (docs/datasets.md has the commands). In this order: the default
-model, the two of the paper's recipe, the ablation over lambda, a short run twice with the same seed, the default with
-other seeds. Measuring goes on in processes of its own while the next model is trained. What is there already is not
+SET holds the correspondence files of the scenes, ``photos.h5`` and, in ``zoomed/``, those of the same scenes with
+reduced second images; TEST those of scenes that are not trained on, ZOOM those of the latter with reduced second images,
+TUNE such of images that validate, to choose ratios on (docs/datasets.md has the commands). In this order: the default
+model, the two of the paper's recipe, the default with other seeds, a short run twice with the same seed, the ablation
+over lambda. Measuring goes on in processes of its own while the next model is trained. What is there already is not
 made again.
 """
 
@@ -43,9 +44,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("set", type=Path)
     parser.add_argument("--test", type=Path, required=True)
     parser.add_argument("--zoom", type=Path)
-    parser.add_argument("-d", "--descriptor", action="append", default=["rootsift"], help="to compare with, for --zoom")
+    parser.add_argument("--tune", type=Path)
+    parser.add_argument("-d", "--descriptor", action="append", default=[], help="to compare with, for --zoom")
     parser.add_argument("--steps", type=int, default=DEFAULT.optimisation.steps)
     parser.add_argument("--ablation-steps", type=int, default=2000)
+    parser.add_argument("--ablation-pairs", type=int, default=60, help="image pairs of a test scene, for each model")
     parser.add_argument("--repeat-steps", type=int, default=1500)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=12, help="processes that estimate poses")
@@ -96,9 +99,16 @@ class Work:
 
 def configs(options: argparse.Namespace) -> tuple[TrainingConfig, TrainingConfig, TrainingConfig]:
     """Default, paper with log-polar, paper with cartesian patches."""
-    run = RunOptions(checkpoint_every=5000, validate_every=10**6, validation_pairs=60, tensorboard=False)
-    scenes = tuple(str(path) for path in sorted(options.set.glob("*.h5")) if path.stem != "photos")
-    photos = (str(options.set / "photos.h5"),)
+    run = RunOptions(checkpoint_every=5000, validate_every=10**6, validation_pairs=12, tensorboard=False)
+    scenes, zoomed, photos = (
+        tuple(map(str, sorted(found)))
+        for found in (
+            (path for path in options.set.glob("*.h5") if path.stem != "photos"),
+            (options.set / "zoomed").glob("*.h5"),
+            [options.set / "photos.h5"],
+        )
+    )
+    mixed = DataSource(scenes, 2.0), DataSource(zoomed, 1.0), DataSource(photos, 3.0)
     default, paper = (
         replace(
             recipe,
@@ -110,7 +120,7 @@ def configs(options: argparse.Namespace) -> tuple[TrainingConfig, TrainingConfig
             optimisation=replace(recipe.optimisation, steps=options.steps),
         )
         for recipe, description, data, sources in (
-            (DEFAULT, "Log-polar, lambda 96: the default.", (DataSource(scenes), DataSource(photos)), SCENES + PHOTOS),
+            (DEFAULT, "Log-polar, lambda 96: the default.", mixed, SCENES + PHOTOS),
             (PAPER, f"Log-polar, lambda 96, {BY_THE_PAPER}", (DataSource(scenes),), SCENES),
         )
     )
@@ -131,16 +141,18 @@ def main() -> None:
     for config in (default, paper, cartesian):
         models.append(work.train(config, options.output / config.name))
         test(work, models[-1], tests)
-    if options.zoom:
-        specs = [argument for spec in (*models, *options.descriptor) for argument in ("-d", str(spec))]
-        found = ["-o", str(options.output / "zoom.json"), "--jobs", str(options.jobs)]
-        work.measure("zoom.py", str(options.zoom), *specs, *found)
-    run_ablation(work, paper, tests)
-    repeat(work, default)
+    specs = [argument for spec in (*models, *options.descriptor) for argument in ("-d", str(spec))]
+    for folder, part in ((options.zoom, "test"), (options.tune, "validation")):
+        if folder:
+            target = options.output / f"zoom-{part}.json"
+            jobs = ["--part", part, "--pairs", "50", "--jobs", str(options.jobs), "-o", str(target)]
+            work.measure("zoom.py", str(folder), *specs, *jobs)
     for seed in range(1, options.seeds):
         if work.has_time(options.steps):
             other = replace(default, run=replace(default.run, seed=seed))
             test(work, work.train(other, options.output / f"{default.name}-seed{seed}"), tests)
+    repeat(work, default)
+    run_ablation(work, paper, tests)
     work.wait()
     work.say("done")
 
@@ -153,14 +165,14 @@ def test(work: Work, model: Path, tests: list[Path]) -> None:
 
 def run_ablation(work: Work, paper: TrainingConfig, tests: list[Path]) -> None:
     steps = work.options.ablation_steps
-    if steps and work.has_time(12 * (steps + 300)):
+    if steps:
         config = replace(
             paper,
             optimisation=replace(paper.optimisation, steps=steps),
             batch=replace(paper.batch, per_pair=paper.batch.per_pair // 2),
             run=replace(paper.run, validation_pairs=1),
         )
-        rows = ablate(config, work.options.output / "ablation", tests, pairs=60)
+        rows = ablate(config, work.options.output / "ablation", tests, pairs=work.options.ablation_pairs)
         work.say("ablation\n" + table_markdown(rows))
 
 

@@ -137,12 +137,13 @@ class CorrespondenceFile(Hdf5File):
         """(P, 2): first row and end of each pair among all correspondences."""
         return self._ranges["pairs/correspondences"]
 
-    def groups(self) -> NDArray[np.int64]:
-        """(P,): pairs with the same number may show the same things: all of a scene, those of one photo."""
+    def groups(self) -> list[str]:
+        """Of each pair a name; those with the same, in other files too, may show the same things: all of a scene, or
+        those of one photo."""
+        source = str(self.settings.get("images_hash", self.path.resolve()))
         if self.settings.get("source") != "homographies":
-            return np.zeros(len(self), np.int64)
-        photos = [self.images[first].name.rsplit("#", 1)[0] for first, _ in self.pair_images.tolist()]
-        return np.unique(photos, return_inverse=True)[1].astype(np.int64) if photos else np.zeros(0, np.int64)
+            return [source] * len(self)
+        return [f"{source}/{self.images[first].name.rsplit('#', 1)[0]}" for first, _ in self.pair_images.tolist()]
 
     def read(self, pair: int) -> ImagePair:
         """The two images, their keypoints, and what corresponds."""

@@ -21,7 +21,7 @@ from logpolar.sampling.torch_lookup import TorchPyramids
 class PairTable:
     """Image pairs of one source, with the rows of their correspondences; pairs of one group are next to each other.
 
-    A group is a scene, or a photo that views were made of: its pairs may show the same things.
+    A group is a scene, or a photo that views were made of: its pairs may show the same things, in other sources too.
     """
 
     images: NDArray[np.int64]  # (P, 2)
@@ -52,7 +52,7 @@ class TrainingData:
 
     @property
     def groups(self) -> int:
-        return sum(len(np.unique(source.group)) for source in self.sources)
+        return len(np.unique(np.concatenate([source.group for source in self.sources])))
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,9 @@ class _FileData:
     first: NDArray[np.float32]
     second: NDArray[np.float32]
     residual: NDArray[np.float32]
-    pairs: PairTable
+    pair_images: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    groups: list[str]
 
 
 def load_training_data(
@@ -77,30 +79,37 @@ def load_training_data(
     out. Raises ``LogpolarError`` for a source that gives nothing."""
     images: list[NDArray[np.uint8]] = []
     columns: list[tuple[NDArray[np.float32], ...]] = []
-    tables, rows, groups = [], 0, 0
+    tables, rows, groups = [], 0, dict[str, int]()
     with tqdm(total=sum(map(len, sources)), desc="data", unit="file", disable=None if progress else True) as bar:
         for files in sources:
             parts = []
             for path in files:
                 read = _read_file(path, per_pair)
-                pairs = read.pairs
-                if len(pairs):
-                    parts.append(PairTable(pairs.images + len(images), pairs.rows + rows, pairs.group + groups))
+                if read.groups:
+                    numbers = np.array([groups.setdefault(name, len(groups)) for name in read.groups], np.int64)
+                    parts.append(PairTable(read.pair_images + len(images), read.rows + rows, numbers))
                     images += read.images
                     columns.append((read.first, read.second, read.residual))
-                    rows, groups = rows + len(read.first), groups + int(pairs.group[-1]) + 1
+                    rows += len(read.first)
                 bar.update()
             if not parts:
                 named = ", ".join(map(str, files))
                 raise LogpolarError(f"{named}: no image pair to train on has {per_pair} or more correspondences")
-            tables.append(
-                PairTable(*(np.concatenate([getattr(p, name) for p in parts]) for name in ("images", "rows", "group")))
-            )
+            tables.append(_join(parts))
     first, second, residual = (
         torch.from_numpy(np.concatenate(values)).to(device) for values in zip(*columns, strict=True)
     )
     pyramids = TorchPyramids([torch.from_numpy(image) / 255 for image in images], device, dtype)
     return TrainingData(pyramids, first, second, residual, tuple(tables))
+
+
+def _join(parts: Sequence[PairTable]) -> PairTable:
+    """One table; a group that several parts have is put together."""
+    images, rows, group = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("images", "rows", "group")
+    )
+    order = np.argsort(group, kind="stable")
+    return PairTable(images[order], rows[order], group[order])
 
 
 def _read_file(path: Path, per_pair: int) -> _FileData:
@@ -110,7 +119,6 @@ def _read_file(path: Path, per_pair: int) -> _FileData:
         pair_rows = file.correspondence_rows
         wanted = [pair for pair in file.pairs("train") if np.diff(pair_rows[pair])[0] >= per_pair]
         groups = file.groups()
-        wanted.sort(key=lambda pair: groups[pair])
         used = np.unique(file.pair_images[wanted])
         number = np.zeros(len(file.images), np.int64)
         number[used] = np.arange(len(used))
@@ -121,12 +129,13 @@ def _read_file(path: Path, per_pair: int) -> _FileData:
         ]
         images = [file.read_image(image) for image in used.tolist()]
     ends = np.cumsum([0, *map(len, found)])
-    _, group = np.unique(groups[wanted], return_inverse=True)
     empty = np.zeros((0, 4), np.float32)
     return _FileData(
         images,
         np.concatenate([empty, *(each.first.table for each in found)]),
         np.concatenate([empty, *(each.second.table for each in found)]),
         np.concatenate([empty[:, 0], *(each.angle_residual for each in found)]),
-        PairTable(number[file.pair_images[wanted]], np.stack([ends[:-1], ends[1:]], axis=1), group.astype(np.int64)),
+        number[file.pair_images[wanted]],
+        np.stack([ends[:-1], ends[1:]], axis=1),
+        [groups[pair] for pair in wanted],
     )

@@ -15,7 +15,7 @@ from logpolar.training.options import (
 DEFAULT = TrainingConfig(
     name="logpolar-96",
     sampling=LogPolar(inner_radius=0.5, outside="mean"),
-    augmentation=AugmentationOptions(scale_jitter=0.6),
+    augmentation=AugmentationOptions(scale_jitter=0.7),
     loss=LossOptions(second_order=1.0),
     optimisation=OptimisationOptions(
         optimiser="adamw", learning_rate=0.005, weight_decay=0.01, warm_up=100, schedule="cosine"
