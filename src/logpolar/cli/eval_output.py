@@ -21,6 +21,8 @@ import click
 
 from logpolar.cli.options import Command, continuing
 from logpolar.errors import LogpolarError, MissingExtraError, in_words
+from logpolar.evaluation.formatting import decimal as decimal
+from logpolar.evaluation.formatting import percent as percent
 
 if TYPE_CHECKING:
     from logpolar.evaluation.descriptors import Descriptor
@@ -146,13 +148,17 @@ def bar(what: str, unit: str = "image") -> Callable[[Iterable[Item]], Iterable[I
     return lambda items: tqdm(items, desc=what, unit=unit, leave=False, disable=None)
 
 
+def make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LogpolarError(f"{path}: cannot be a folder for results ({in_words(error)})") from error
+
+
 @contextmanager
 def working(common: Common) -> Iterator[None]:
     """Refuse an output that is no folder before any work; with a cache, say that Ctrl-C loses nothing."""
-    try:
-        common.output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise LogpolarError(f"{common.output}: cannot be a folder for results ({in_words(error)})") from error
+    make_folder(common.output)
     if common.cache is None:
         yield
     else:
@@ -215,8 +221,7 @@ class Report:
         ]
         return {
             "protocol": self.protocol,
-            "command": shlex.join(["logpolar", *sys.argv[1:]]),
-            "versions": _versions(),
+            **made_by(),
             "data": dict(self.data),
             "options": dict(self.options),
             "descriptors": descriptors,
@@ -232,6 +237,11 @@ class Report:
         except MissingExtraError as error:
             click.echo(f"logpolar: figures are left out: {error}", err=True)
         return made
+
+
+def made_by() -> dict[str, Any]:
+    """The command that runs, and what it runs on."""
+    return {"command": shlex.join(["logpolar", *sys.argv[1:]]), "versions": _versions()}
 
 
 def _versions() -> dict[str, str]:
@@ -251,11 +261,3 @@ def _to_csv(records: Sequence[Mapping[str, Any]]) -> str:
     writer.writeheader()
     writer.writerows(records)
     return text.getvalue()
-
-
-def percent(share: float | None, digits: int = 2) -> str:
-    return "" if share is None or math.isnan(share) else f"{100 * share:.{digits}f}"
-
-
-def decimal(share: float | None, digits: int = 4) -> str:
-    return "" if share is None or math.isnan(share) else f"{share:.{digits}f}"
