@@ -212,12 +212,16 @@ def retrieval(files: tuple[Path, ...], **values: Any) -> None:
     shown = (1, 2, 5, 10, 100, 1000)
     columns = ["rank-1", *(f"rank ≤ {place}" for place in shown[1:]), "N (pairs)", "distractors, mean"]
     report = Report("retrieval", data, {**asdict(options), **asdict(pools)}, opened, columns)
+    places = np.unique(np.geomspace(1, pools.matches + pools.distractors, 200).astype(int)).tolist()
+    curves = {}
     for name, scenes in found.items():
         mean = summarise(list(scenes.values()))
         cells = [decimal(mean.shares[place]) for place in shown]
         report.add(name, [*cells, f"{mean.correspondences} ({mean.pairs})", f"{mean.distractors:.0f}"])
         summaries = {**{scene: summarise([result]) for scene, result in scenes.items()}, "mean": mean}
         report.results[name] = {scene: summary.to_dict() for scene, summary in summaries.items()}
+        curves[name] = mean_shares(list(scenes.values()), places)
+        report.results[name]["mean"]["curve"] = {"places": places, "shares": curves[name].round(5).tolist()}
         for scene, summary in summaries.items():
             plain = summary.to_dict()
             shares = {f"rank_{place}": share for place, share in plain.pop("shares").items()}
@@ -226,8 +230,7 @@ def retrieval(files: tuple[Path, ...], **values: Any) -> None:
     def draw() -> Any:
         from logpolar.evaluation.figures import plot_ranks
 
-        places = np.unique(np.geomspace(1, pools.matches + pools.distractors, 200).astype(int)).tolist()
-        return plot_ranks(places, {name: mean_shares(list(each.values()), places) for name, each in found.items()})
+        return plot_ranks(places, curves)
 
     if found:
         report.figures[""] = draw
