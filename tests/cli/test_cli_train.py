@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from helpers import assert_one_error
 from logpolar.cli import main
+from logpolar.evaluation.runs import read_runs
 from logpolar.models import load_model
 from logpolar.training import run as running
 from logpolar.training.config import read_config
@@ -214,6 +215,17 @@ class TestAblate:
             *(("cartesian", "12"), ("cartesian", "32"), ("log-polar", "12"), ("log-polar", "32"))
         ]
         assert {row["pairs"] for row in rows} == {"1"}
+
+    def test_record_for_reports(self, place, tmp_path, quick, monkeypatch):
+        monkeypatch.setattr(sys, "argv", ["logpolar", "ablate", "tiny.toml"])
+        command = ["ablate", place / "tiny.toml", "-o", tmp_path / "out", "--set", "optimisation.steps=1"]
+        assert run(*command, "--lambdas", "12", "--test", place / "two.h5", "--pairs", 1).exit_code == 0
+        (found,) = read_runs([tmp_path])
+        assert (found.protocol, found.command, found.seed) == ("ablation", "logpolar ablate tiny.toml", 3)
+        assert found.data == {"tests": ["two.h5"]}
+        assert found.options == {"seed": 3, "lambdas": [12.0], "pairs": 1, "steps": 1}
+        means = [row for row in read_rows(tmp_path / "out" / "table.csv") if row["file"] == "mean"]
+        assert [str(row["fpr95"]) for row in found.results.values()] == [row["fpr95"] for row in means]
 
     @pytest.mark.parametrize("lambdas", ["", "12,", "12;16", "x", "0", "12,-3", "nan", "inf"])
     def test_bad_lambdas(self, place, tmp_path, lambdas):

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -102,7 +103,7 @@ def ablate(
     """The paper's table of supports: one model for each pattern and lambda, same data, same steps.
 
     Models are tested on the files of --test, or on the validation parts of the training files. The table is in the
-    folder, as CSV and as Markdown. The same command continues what was stopped.
+    folder, as CSV and as Markdown, and what made it as JSON. The same command continues what was stopped.
     """
     with _training(output):
         from logpolar.errors import LogpolarError
@@ -117,7 +118,10 @@ def ablate(
         except ValueError as error:
             raise LogpolarError(f"--lambdas are positive numbers with commas between, not '{lambdas}'") from error
         settings = read_config(config, _all_changes(changes, device))
-        rows = ablate(settings, output, find_files(DataSource(tests)), supports, pairs, progress=True)
+        files = find_files(DataSource(tests))
+        rows = ablate(settings, output, files, supports, pairs, progress=True)
+        options = {"seed": settings.run.seed, "lambdas": supports, "pairs": pairs}
+        _record(output, [path.name for path in files], {**options, "steps": settings.optimisation.steps})
     click.echo(table_markdown(rows), nl=False)
     click.echo(f"wrote {output / 'table.csv'} and {output / 'table.md'}")
 
@@ -135,6 +139,17 @@ def recipe(name: str) -> None:
     if name not in RECIPES:
         raise LogpolarError(f"there is no recipe '{name}' (known: {', '.join(RECIPES)})")
     click.echo(recipe_to_toml(name), nl=False)
+
+
+def _record(output: Path, tests: list[str], options: dict[str, Any]) -> None:
+    """What made the table, for `logpolar eval report`."""
+    import json
+
+    from logpolar.cli.eval_output import made_by
+    from logpolar.outputs import write_whole
+
+    document = {"protocol": "ablation", **made_by(), "data": {"tests": tests}, "options": options}
+    write_whole(output / "ablation.json", (json.dumps(document, indent=2) + "\n").encode())
 
 
 def _all_changes(changes: tuple[str, ...], device: str | None) -> list[str]:
