@@ -12,7 +12,7 @@ from logpolar.cli import main
 COMMANDS = ["demo", "match", "extract", "patches", "models", "dataset", "recipe", "train", "ablate", "eval"]
 GROUPS = {
     "dataset": ("colmap", "homographies", "reconstruct", "show"),
-    "eval": ("patches", "retrieval", "hpatches", "amos", "phototourism"),
+    "eval": ("patches", "retrieval", "hpatches", "amos", "phototourism", "report"),
 }
 PATHS = [command for command in COMMANDS if command not in GROUPS] + [
     f"{group} {name}" for group, names in GROUPS.items() for name in names

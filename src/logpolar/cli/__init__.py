@@ -14,6 +14,7 @@ from logpolar.cli.demo import demo
 from logpolar.cli.eval import evaluate
 from logpolar.cli.eval_folders import amos, hpatches
 from logpolar.cli.eval_phototourism import phototourism
+from logpolar.cli.eval_report import report
 from logpolar.cli.extract import extract
 from logpolar.cli.match import match
 from logpolar.cli.models import models
@@ -50,7 +51,7 @@ def main() -> None:
 
 for _command in (reconstruct, show):
     dataset.add_command(_command)
-for _command in (hpatches, amos, phototourism):
+for _command in (hpatches, amos, phototourism, report):
     evaluate.add_command(_command)
 for _command in (demo, match, extract, patches, models, dataset, recipe, train, ablate, evaluate):
     main.add_command(_command)

@@ -1,0 +1,38 @@
+"""logpolar eval report"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from logpolar.cli.eval_output import made_by, make_folder
+
+
+@click.command(
+    short_help="All runs beside the paper's tables and figures.",
+    epilog="Example: logpolar eval report results/ ablation/ -o report/",
+)
+@click.argument("results", nargs=-1, required=True, metavar="RESULTS...", type=click.Path(path_type=Path))
+@click.option("--output", "-o", type=click.Path(path_type=Path), required=True, help="Folder for the report.")
+def report(results: tuple[Path, ...], output: Path) -> None:
+    """Put what the other commands measured beside the tables and figures of the paper.
+
+    RESULTS are folders that they wrote to, searched at any depth: patches.json, retrieval.json, hpatches.json,
+    amos.json, phototourism.json, and table.csv of `logpolar ablate`. Several runs of one protocol are allowed, such as
+    `eval patches` with and without --fixed-size. Writes report.md, report.json, and figures (extra 'viz').
+    """
+    from logpolar.evaluation.paper_report import paper_sections
+    from logpolar.evaluation.report import write_report
+    from logpolar.evaluation.runs import read_runs
+
+    runs = read_runs(results)
+    sections = paper_sections(runs)
+    make_folder(output)
+    made, reason = write_report(output, sections, runs, made_by())
+    if reason:
+        click.echo(f"logpolar: figures are left out: {reason}", err=True)
+    for section in sections:
+        state = "not run" if section.missing else ", ".join(run.label for run in section.runs) or "drawn"
+        click.echo(f"{section.title}: {state}")
+    click.echo(f"wrote {', '.join(made)} to {output}")
