@@ -103,6 +103,7 @@ def _markdown(sections: Sequence[Section], runs: Sequence[Run], drawn: Mapping[s
         "# Our figures beside the paper's\n",
         'The paper: "Beyond Cartesian Representations for Local Descriptors", ICCV 2019. Descriptors of ours have a '
         "counterpart there if they are of the same kind with the same support λ; models were trained on other data. "
+        "Of SIFT, ours at λ = 12 is OpenCV's, whose cells cover 6 keypoint sizes; the paper's code has patches of 12. "
         "Its Fig. 3, the network, and Fig. 6 and Table 6, its data set, have nothing to measure: see `logpolar models` "
         "and `logpolar dataset show`.\n",
     ]
