@@ -121,6 +121,13 @@ class TestTables:
         assert [row["viewpoint, paper"] for row in found] == ["0.740", "–", "–", "–"]
         assert {row["illumination, ours"] for row in found} == {"–"}
 
+    @pytest.mark.parametrize(("kind", "theirs"), [("sift", "0.740"), ("opencv", "–")])
+    def test_no_counterpart_on_keypoints_of_others(self, tmp_path, kind, theirs):
+        options = {"seed": 0, "fixed_size": None, "detector": {"kind": kind, "class": "ORB"}}
+        write_run(tmp_path, "hpatches", hpatches_results(SIFT=0.9), options=options)
+        table = section_of(tmp_path, "Table 3").tables[0]
+        assert table.rows[0][list(table.columns).index("viewpoint, paper")] == theirs
+
     def test_table_4(self, tmp_path):
         write_run(tmp_path, "amos", amos_results(SIFT=0.4567, RootSIFT=0.4711, polar=0.6001))
         rows = rows_of(section_of(tmp_path, "Table 4").tables[0])

@@ -13,7 +13,7 @@ from logpolar.evaluation import paper_figures as paper
 from logpolar.evaluation.formatting import decimal
 from logpolar.evaluation.patches import ANGLE_EDGES, SCALE_EDGES, Classes
 from logpolar.evaluation.report import Section, Table
-from logpolar.evaluation.report_tables import NONE, counted, of_protocol
+from logpolar.evaluation.report_tables import NONE, counted, in_paper, of_protocol
 from logpolar.evaluation.runs import Run
 
 _PLACES = (1, 2, 5, 10, 100, 1000)
@@ -117,7 +117,7 @@ def ranks_among_distractors(runs: Sequence[Run]) -> Section:
     for run in section.runs:
         section.ours[run.label] = run.results
         for name, scenes in run.results.items():
-            mean, other = scenes["mean"], paper.counterpart(run.identity(name), paper.FIGURE_5)
+            mean, other = scenes["mean"], in_paper(run, name, paper.FIGURE_5)
             cells = [decimal(mean["shares"].get(str(place))) or NONE for place in _PLACES]
             cells += [counted(mean), f"{mean['distractors']:.0f}"]
             rows.append([name, run.label, *cells, f"about {paper.FIGURE_5[other]:.2f}" if other else NONE])

@@ -20,6 +20,11 @@ def of_protocol(runs: Sequence[Run], protocol: str, fixed: bool = False) -> list
     return [run for run in runs if run.protocol == protocol and (run.fixed_size is not None) == fixed]
 
 
+def in_paper(run: Run, name: str, row: paper.Row) -> str | None:
+    """The counterpart of a descriptor, which it has on the paper's kind of keypoints only."""
+    return paper.counterpart(run.identity(name), row) if run.on_sift else None
+
+
 def counted(score: Mapping[str, Any]) -> str:
     return f"{score['correspondences']} ({score['pairs']})"
 
@@ -39,7 +44,7 @@ def fpr95_by_scene(runs: Sequence[Run]) -> Section:
             for name, scenes in run.results.items()
         }
         for name, scenes in run.results.items():
-            mean, other = scenes["mean"], paper.counterpart(run.identity(name), means)
+            mean, other = scenes["mean"], in_paper(run, name, means)
             cells = [percent(mean["fpr95"]), _interval(mean["fpr95_interval"]), decimal(mean["rank1"])]
             cells += [decimal(mean["rank1_scales_differ_2x"]), counted(mean)]
             rows.append([name, run.label, *cells, other or NONE, f"{means[other]:.2f}" if other else NONE])
@@ -115,7 +120,7 @@ def hpatches_ranks(runs: Sequence[Run]) -> Section:
         for name, scores in run.results.items():
             for score in scores:
                 at = score["options"]
-                other = paper.counterpart(run.identity(name), paper.TABLE_3[splits[0]]) if _as_published(at) else None
+                other = in_paper(run, name, paper.TABLE_3[splits[0]]) if _as_published(at) else None
                 cells = [at["mode"], f"{at['turn']:g}", f"{at['zoom']:g}"]
                 for split in splits:
                     there = score["splits"].get(split)
@@ -172,7 +177,7 @@ def poses(runs: Sequence[Run]) -> Section:
             name: {"ratio": found["ratio"], **found["mean"]} for name, found in run.results.items()
         }
         for name, found in run.results.items():
-            other = paper.counterpart(run.identity(name), paper.TABLE_5["stereo"])
+            other = in_paper(run, name, paper.TABLE_5["stereo"])
             cells = [f"{found['ratio']:g}"]
             for views in ("two", "several"):
                 score = found["mean"].get(views)

@@ -68,6 +68,12 @@ class Run:
         """The rule that replaces the detector's scales, if any does."""
         return self.options.get("fixed_size")
 
+    @property
+    def on_sift(self) -> bool:
+        """Whether keypoints are SIFT's, as they are unless a run says otherwise."""
+        detector = self.options.get("detector")
+        return not isinstance(detector, Mapping) or detector.get("kind") == "sift"
+
     def identity(self, name: str) -> dict[str, Any]:
         """What a descriptor is; empty if that was not recorded."""
         return next((each.get("identity", {}) for each in self.descriptors if each["name"] == name), {})
