@@ -1,7 +1,8 @@
-"""What several tests share: one real photo, in gray and in the library's own form."""
+"""What several tests share: one real photo, in gray and in the library's own form, and a world with known cameras."""
 
 from __future__ import annotations
 
+import shutil
 from importlib import resources
 
 import cv2
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from logpolar.images import to_gray
+from synthetic_world import standard_world, write_workspace
 
 
 @pytest.fixture(scope="session")
@@ -22,3 +24,18 @@ def photo() -> np.ndarray:
 def gray(photo: np.ndarray) -> np.ndarray:
     """The shipped photo, gray float32 in [0, 1]."""
     return to_gray(photo)
+
+
+@pytest.fixture(scope="session")
+def posed_world():
+    """Six small views with exact cameras."""
+    return standard_world(0, 6, 160, 120)
+
+
+@pytest.fixture(scope="session")
+def castle(posed_world, tmp_path_factory):
+    """The world as a COLMAP model without depth maps: its folder, not to be changed, and its points."""
+    folder = tmp_path_factory.mktemp("scenes") / "castle"
+    points = write_workspace(posed_world, folder)
+    shutil.rmtree(folder / "stereo")
+    return folder, points

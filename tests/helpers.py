@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import cv2
 import h5py
 import numpy as np
 
@@ -15,6 +16,13 @@ def assert_one_error(result, *words: str) -> None:
     assert len(lines) == 1, lines
     assert lines[0].startswith("logpolar: error: ")
     assert all(word in lines[0] for word in words), lines[0]
+
+
+def assert_picture(path) -> None:
+    """An image file that shows something."""
+    picture = cv2.imread(str(path))
+    assert picture.shape[0] > 200
+    assert picture.std() > 5
 
 
 def content_of(path: Path) -> dict[str, np.ndarray]:

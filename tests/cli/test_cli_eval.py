@@ -15,7 +15,7 @@ import torch
 from click.testing import CliRunner
 
 from dataset_commands import make_empty, make_file
-from helpers import assert_one_error
+from helpers import assert_one_error, assert_picture
 from logpolar.cli import main
 from logpolar.evaluation import descriptors
 from logpolar.models import ModelCard, NetworkOptions, save_model
@@ -43,12 +43,6 @@ def read(folder, protocol: str) -> dict:
 
 def rows(path) -> list[dict[str, str]]:
     return list(csv.DictReader(path.read_text().splitlines()))
-
-
-def assert_picture(path) -> None:
-    picture = cv2.imread(str(path))
-    assert picture.shape[0] > 200
-    assert picture.std() > 5
 
 
 @pytest.fixture(scope="module")

@@ -1,63 +1,45 @@
 from __future__ import annotations
 
 import builtins
-import csv
 import json
 import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from logpolar.cameras import Camera
-from logpolar.cli.eval_phototourism import phototourism
 from logpolar.colmap.mapping import map_images
-from logpolar.errors import LogpolarError, MissingExtraError
+from logpolar.errors import MissingExtraError
 from logpolar.evaluation.baselines import root_sift
-from logpolar.evaluation.phototourism import (
+from logpolar.evaluation.phototourism import PoseResults, evaluate_multi_view, evaluate_stereo, tune_ratio
+from logpolar.evaluation.phototourism_options import PhototourismOptions
+from logpolar.evaluation.pose_scores import PoseScore, find_pose, map15
+from logpolar.evaluation.posed_scenes import PosedImage, PosedScene
+from logpolar.evaluation.prepared_scenes import (
     DescribedImage,
     PreparedScene,
     describe_scene,
     draw_bags,
     draw_pairs,
-    evaluate_multi_view,
-    evaluate_stereo,
     prepare_scene,
-    tune_ratio,
 )
-from logpolar.evaluation.phototourism_options import PhototourismOptions
-from logpolar.evaluation.pose_scores import PoseScore, find_pose, map15
-from logpolar.evaluation.posed_scenes import PosedImage, PosedScene
-from logpolar.evaluation.stereo import NO_POSE, mean_average_accuracy, pose_error, relative_pose
+from logpolar.evaluation.stereo import NO_POSE, mean_average_accuracy, pose_error, relative_pose, shares_within
 from logpolar.keypoints import Keypoints
-from synthetic_world import standard_world, write_workspace
 
 OPTIONS = PhototourismOptions(bags_5=3, bags_10=0, bags_25=0)
 
 
 @pytest.fixture(scope="module")
-def world():
-    return standard_world(0, 6, 160, 120)
+def points(posed_world):
+    return posed_world.sparse_points(np.random.default_rng(0), 200)
 
 
 @pytest.fixture(scope="module")
-def workspace(world, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("scenes") / "castle"
-    write_workspace(world, folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def points(world):
-    return world.sparse_points(np.random.default_rng(0), 200)
-
-
-@pytest.fixture(scope="module")
-def scene(world) -> PosedScene:
+def scene(posed_world) -> PosedScene:
     """Camera 5 sees nothing that others do, by what the pairs say."""
-    cameras = [Camera(c.width, c.height, c.intrinsics, c.rotation, c.translation) for c in world.cameras]
-    views = [image for image, _ in world.views]
+    cameras = [Camera(c.width, c.height, c.intrinsics, c.rotation, c.translation) for c in posed_world.cameras]
+    views = [image for image, _ in posed_world.views]
     images = [PosedImage(f"{n}.png", camera, lambda n=n: views[n]) for n, camera in enumerate(cameras)]
     return PosedScene("castle", images, [(i, j) for i in range(5) for j in range(i + 1, 5)])
 
@@ -98,6 +80,10 @@ class TestScores:
         score = PoseScore.of(self.ERRORS)
         assert score.maa10 == pytest.approx((10 + 6 + 1) / 60) == mean_average_accuracy(self.ERRORS)
         assert score.pairs == 6
+
+    def test_shares_by_hand(self):
+        assert shares_within(self.ERRORS, (0.4, 5, 15)) == pytest.approx([0, 2 / 6, 4 / 6])
+        assert math.isnan(shares_within([], (5,))[0])
 
     def test_nothing(self):
         assert math.isnan(map15([]))
@@ -247,6 +233,22 @@ class TestMultiView:
             assert max(pose_error(truth, relative_pose(found[i], found[j]))) < 0.02
 
 
+class TestResults:
+    def test_records_and_means(self, prepared, true_images, wrong_images):
+        """Two scenes that count the same: one that is all right, one of three pairs."""
+        few = replace(prepared, pairs=prepared.pairs[:3])
+        found = PoseResults(0.9, {0.8: 0.5, 0.9: float("nan")})
+        found.stereo["right"] = evaluate_stereo(prepared, true_images, OPTIONS)
+        found.stereo["wrong"] = evaluate_stereo(few, wrong_images, OPTIONS)
+        wrong = found.stereo["wrong"].score
+        assert found.means()["two"] == PoseScore(13, (1 + wrong.maa10) / 2, (1 + wrong.map15) / 2)
+        assert found.shares((10,)) == [(1 + found.stereo["wrong"].shares((10,))[0]) / 2]
+        assert [(record["scene"], record["pairs"]) for record in found.records()] == [
+            *(("right", 10), ("wrong", 3), ("mean", 13)),
+        ]
+        assert found.to_dict()["maa10_by_tuned_ratio"] == {"0.8": 0.5, "0.9": None}
+
+
 class TestDetected:
     def test_real_keypoints(self, scene):
         options = replace(OPTIONS, keypoints=300)
@@ -264,45 +266,3 @@ class TestDetected:
         ready = prepare_scene(scene, replace(OPTIONS, pairs=1))
         with pytest.raises(ValueError, match="finite"):
             describe_scene(ready, lambda view, keypoints: np.full((len(keypoints), 8), np.nan, np.float32))
-
-
-class TestCommand:
-    ARGUMENTS = ("-d", "rootsift", "-j", "1", "--keypoints", "200", "--pairs", "3")
-
-    def run(self, *arguments):
-        return CliRunner().invoke(phototourism, [str(argument) for argument in arguments])
-
-    def test_table_and_files(self, workspace, tmp_path):
-        bags = ("--bags-5", 1, "--bags-10", 1, "--bags-25", 0)
-        results = [self.run(workspace, *self.ARGUMENTS, *bags, "-o", tmp_path / name) for name in "ab"]
-        assert [result.exit_code for result in results] == [0, 0], results[0].output
-        assert "RootSIFT" in results[0].output
-        texts = [[(tmp_path / n / f"phototourism.{e}").read_text() for e in ("json", "csv")] for n in "ab"]
-        assert texts[0] == texts[1]  # the same seed
-        stored = json.loads(texts[0][0])
-        assert {"seed", "options", "versions", "meaning", "scenes"} <= set(stored)
-        assert "pycolmap" in stored["versions"]
-        assert stored["scenes"]["castle"]["bags"] == {"5": 1, "10": 0}
-        own = stored["descriptors"]["RootSIFT"]
-        assert own["identity"]["kind"] == "rootsift"
-        assert own["stereo"]["castle"]["pairs"] == 3
-        assert own["multi_view"]["castle"]["pairs"] == 10
-        rows = list(csv.DictReader(texts[0][1].splitlines()))
-        assert [row["views"] for row in rows] == ["two", "bags of 5", "several", "two", "several"]
-
-    def test_no_multi_view(self, workspace, tmp_path):
-        result = self.run(workspace, *self.ARGUMENTS, "--no-multi-view", "-o", tmp_path / "out")
-        assert result.exit_code == 0
-        assert json.loads((tmp_path / "out" / "phototourism.json").read_text())["multi_view"] is False
-
-    def test_refusals(self, workspace, tmp_path):
-        for arguments, words in (
-            ((workspace, workspace), "named twice"),
-            ((workspace, "--tune", workspace), "other scenes"),
-            ((workspace, "--device", "abacus"), "abacus"),
-            ((workspace, "-d", "rootsift"), "same name"),
-            ((tmp_path / "nowhere",), "no such file"),
-        ):
-            result = self.run(*arguments, *self.ARGUMENTS, "-o", tmp_path / "out")
-            assert isinstance(result.exception, LogpolarError)
-            assert words in str(result.exception)

@@ -16,19 +16,6 @@ from synthetic_world import standard_world, write_workspace
 NAMES = [f"view{number}.png" for number in range(6)]
 
 
-@pytest.fixture(scope="module")
-def world():
-    return standard_world(0, 6, 160, 120)
-
-
-@pytest.fixture(scope="module")
-def workspace(world, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("scenes") / "castle"
-    points = write_workspace(world, folder)
-    shutil.rmtree(folder / "stereo")
-    return folder, points
-
-
 def write_challenge(world, folder, visibility=None):
     """A scene as the Image Matching Challenge has it; K from COLMAP, so half a pixel further."""
     place = folder / "set_100"
@@ -48,8 +35,8 @@ def write_challenge(world, folder, visibility=None):
 
 
 @pytest.fixture
-def challenge(world, tmp_path):
-    return write_challenge(world, tmp_path / "reichstag")
+def challenge(posed_world, tmp_path):
+    return write_challenge(posed_world, tmp_path / "reichstag")
 
 
 def assert_sees_the_same(image, camera, points):
@@ -68,17 +55,17 @@ def refused(*arguments, **more) -> str:
 
 
 class TestColmap:
-    def test_cameras_and_images(self, world, workspace):
-        folder, points = workspace
+    def test_cameras_and_images(self, posed_world, castle):
+        folder, points = castle
         scene = read_scene(folder)
         assert scene.name == "castle"
         assert [image.name for image in scene.images] == NAMES
-        for image, camera, (pixels, _) in zip(scene.images, world.cameras, world.views, strict=True):
+        for image, camera, (pixels, _) in zip(scene.images, posed_world.cameras, posed_world.views, strict=True):
             assert_sees_the_same(image, camera, points.xyz)
             np.testing.assert_array_equal(image.read(), pixels)
 
-    def test_pairs_share_points(self, workspace):
-        folder, points = workspace
+    def test_pairs_share_points(self, castle):
+        folder, points = castle
         shared = {(i, j): int((points.seen[:, i] & points.seen[:, j]).sum()) for i in range(6) for j in range(i + 1, 6)}
         least = sorted(shared.values())[7]
         pairs = read_scene(folder, min_shared=least).pairs
@@ -86,18 +73,27 @@ class TestColmap:
         assert 0 < len(pairs) < 15
         assert "no two of its 6 images" in refused(folder, min_shared=10**6)
 
-    def test_missing_image(self, workspace, tmp_path):
-        folder = shutil.copytree(workspace[0], tmp_path / "half")
+    def test_missing_image(self, castle, tmp_path):
+        folder = shutil.copytree(castle[0], tmp_path / "half")
         (folder / "images" / NAMES[2]).unlink()
         scene = read_scene(folder)
         assert len(scene.images) == 5
         assert "missing" in scene.left_out[NAMES[2]]
 
-    def test_image_of_another_size(self, workspace, tmp_path):
-        folder = shutil.copytree(workspace[0], tmp_path / "changed")
+    def test_image_of_another_size(self, castle, tmp_path):
+        folder = shutil.copytree(castle[0], tmp_path / "changed")
         cv2.imwrite(str(folder / "images" / NAMES[0]), np.zeros((60, 80), np.uint8))
         with pytest.raises(LogpolarError, match="80 x 60 pixels, its camera 160 x 120"):
             read_scene(folder).images[0].read()
+
+    def test_identity(self, castle, tmp_path):
+        """The same wherever it lies; other cameras are another scene."""
+        copied = read_scene(shutil.copytree(castle[0], tmp_path / "copied"))
+        assert copied.identity() == read_scene(castle[0]).identity()
+        write_workspace(standard_world(1, 6, 160, 120), tmp_path / "castle")
+        other = read_scene(tmp_path / "castle")
+        assert [image.name for image in other.images] == NAMES
+        assert other.identity() != copied.identity()
 
     def test_no_model(self, tmp_path):
         (tmp_path / "sparse").mkdir()
@@ -105,30 +101,30 @@ class TestColmap:
 
 
 class TestChallenge:
-    def test_cameras_and_images(self, world, challenge, workspace):
+    def test_cameras_and_images(self, posed_world, challenge, castle):
         for path in (challenge, challenge / "set_100"):
             scene = read_scene(path)
             assert scene.name == "reichstag"
-            for image, camera, (pixels, _) in zip(scene.images, world.cameras, world.views, strict=True):
-                assert_sees_the_same(image, camera, workspace[1].xyz)
+            for image, camera, (pixels, _) in zip(scene.images, posed_world.cameras, posed_world.views, strict=True):
+                assert_sees_the_same(image, camera, castle[1].xyz)
                 np.testing.assert_array_equal(image.read(), pixels)
 
     def test_without_visibility_all_pairs(self, challenge):
         assert len(read_scene(challenge).pairs) == 15
 
-    def test_visibility_is_the_smaller_of_both(self, world, tmp_path):
+    def test_visibility_is_the_smaller_of_both(self, posed_world, tmp_path):
         visibility = np.zeros((6, 6))
         visibility[0, 1] = visibility[1, 0] = 0.1  # just enough
         visibility[2, 3], visibility[3, 2] = 0.9, 0.05
         visibility[5, 4], visibility[4, 5] = 0.3, 0.7
-        folder = write_challenge(world, tmp_path / "seen", visibility)
+        folder = write_challenge(posed_world, tmp_path / "seen", visibility)
         assert read_scene(folder).pairs == [(0, 1), (4, 5)]
         assert read_scene(folder, min_visibility=0.05).pairs == [(0, 1), (2, 3), (4, 5)]
 
-    def test_rows_of_left_out_images(self, world, tmp_path):
+    def test_rows_of_left_out_images(self, posed_world, tmp_path):
         visibility = np.zeros((6, 6))
         visibility[4, 5] = visibility[5, 4] = 0.5
-        folder = write_challenge(world, tmp_path / "seen", visibility)
+        folder = write_challenge(posed_world, tmp_path / "seen", visibility)
         (folder / "set_100" / "calibration" / "calibration_view1.h5").unlink()
         scene = read_scene(folder)
         assert scene.pairs == [(3, 4)]
@@ -152,21 +148,21 @@ class TestChallenge:
         assert "not a rotation" in read_scene(challenge).left_out["view0.png"]
 
     @pytest.mark.parametrize(("content", "words"), [("0.5 word", "numbers"), ("0.5 0.5", "each of the 6 images")])
-    def test_bad_list_of_visibility(self, world, tmp_path, content, words):
-        folder = write_challenge(world, tmp_path / "seen", np.ones((6, 6)))
+    def test_bad_list_of_visibility(self, posed_world, tmp_path, content, words):
+        folder = write_challenge(posed_world, tmp_path / "seen", np.ones((6, 6)))
         (folder / "set_100" / "visibility" / f"{NAMES[3]}.txt").write_text(content)
         assert words in refused(folder)
 
-    def test_fewer_lists_than_images(self, world, tmp_path):
-        folder = write_challenge(world, tmp_path / "seen", np.ones((6, 6)))
+    def test_fewer_lists_than_images(self, posed_world, tmp_path):
+        folder = write_challenge(posed_world, tmp_path / "seen", np.ones((6, 6)))
         (folder / "set_100" / "visibility.txt").write_text("visibility/view0.png.txt\n")
         assert "names 1 lists" in refused(folder)
 
 
 class TestCorrespondenceFiles:
     @pytest.fixture
-    def cameras(self, world):
-        return [Camera(c.width, c.height, c.intrinsics, c.rotation, c.translation) for c in world.cameras]
+    def cameras(self, posed_world):
+        return [Camera(c.width, c.height, c.intrinsics, c.rotation, c.translation) for c in posed_world.cameras]
 
     def test_pairs_with_correspondences(self, tmp_path, cameras):
         images = [make_image(f"{letter}.png", seed=n, camera=cameras[n]) for n, letter in enumerate("abcd")]

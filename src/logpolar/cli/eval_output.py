@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 
 MISSING = "weights not at hand"
 
+_PACKAGES = (
+    *("logpolar", "numpy", "opencv-python-headless", "opencv-python", "opencv-contrib-python", "onnxruntime", "torch"),
+    *("kornia", "pycolmap", "pycolmap-cuda12", "poselib"),
+)
+"""Those of them that are installed have their versions in results."""
+
 Item = TypeVar("Item")
 
 _OPTIONS = (
@@ -246,7 +252,7 @@ def made_by() -> dict[str, Any]:
 
 def _versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
-    for package in ("logpolar", "numpy", "opencv-python-headless", "onnxruntime", "torch"):
+    for package in _PACKAGES:
         try:
             found[package] = version(package)
         except PackageNotFoundError:

@@ -5,16 +5,13 @@ the same kind of matches, with known intrinsics, and the relative poses of all p
 true ones; images that the largest model lacks, and sets without a model, fail with 180 degrees. ``pose_scores`` says
 what the scores are; those of multi-view are means over the sizes of sets.
 
-Images of a set hang together: it grows from one image through pairs that see enough of the same. All pairs in it are
-matched, though: which of them see the same is not told.
-
-Everything random comes from the options' seed.
+``prepared_scenes`` draws the pairs and the sets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
@@ -22,116 +19,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from logpolar.cameras import Camera
-from logpolar.colmap.library import import_pycolmap
 from logpolar.colmap.mapping import map_images
-from logpolar.detection import SiftDetector
-from logpolar.evaluation.pairs import Describe
 from logpolar.evaluation.phototourism_options import RATIOS, PhototourismOptions
-from logpolar.evaluation.pose_scores import PoseScore, check_estimator, find_pose, plain
-from logpolar.evaluation.posed_scenes import Gray, PosedScene
-from logpolar.evaluation.stereo import NO_POSE, Errors, pose_error, relative_pose
-from logpolar.images import to_gray
-from logpolar.keypoints import FloatArray, Keypoints
+from logpolar.evaluation.pose_scores import PoseScore, find_pose, plain
+from logpolar.evaluation.posed_scenes import PosedScene
+from logpolar.evaluation.prepared_scenes import DescribedImage, ImagePair, PreparedScene
+from logpolar.evaluation.stereo import NO_POSE, Errors, pose_error, relative_pose, shares_within
+from logpolar.keypoints import FloatArray
 from logpolar.matching import MatchingOptions, match_descriptors
 from logpolar.parallel import in_processes
 
-ImagePair = tuple[int, int]
-"""Rows of a scene's images, the smaller first."""
+Progress = Callable[[list[ImagePair]], Iterable[ImagePair]]
 
 Indices = NDArray[np.int32]
 """(K, 2): matched rows of the first and of the second image's keypoints."""
 
 
-# Preparing: what does not depend on the descriptor
-
-
-@dataclass(frozen=True, eq=False)
-class PreparedScene:
-    """The pairs and bags that were drawn, and the keypoints of all images in them, by row."""
-
-    scene: PosedScene
-    pairs: list[ImagePair]
-    bags: dict[int, list[tuple[int, ...]]]  # by size
-    views: dict[int, Gray]
-    keypoints: dict[int, Keypoints]
-
-
-def prepare_scene(scene: PosedScene, options: PhototourismOptions, multi_view: bool = False) -> PreparedScene:
-    """Draw pairs and, with ``multi_view``, bags; read the images that are needed and detect keypoints, once."""
-    check_estimator(options.estimator)
-    if multi_view:
-        import_pycolmap("multi-view evaluation")
-    pairs = draw_pairs(scene, options.pairs, options.seed)
-    sizes = options.bags if multi_view else {}
-    bags = {size: draw_bags(scene, size, count, options.seed) for size, count in sizes.items()}
-    groups: list[tuple[int, ...]] = [*pairs, *(bag for own in bags.values() for bag in own)]
-    needed = {row for group in groups for row in group}
-    detector = SiftDetector(options.keypoints, options.contrast)
-    views = {row: scene.images[row].read() for row in sorted(needed)}
-    return PreparedScene(scene, pairs, bags, views, {row: detector(to_gray(view)) for row, view in views.items()})
-
-
-def draw_pairs(scene: PosedScene, count: int, seed: int) -> list[ImagePair]:
-    """Some of the scene's pairs, sorted; all for 0."""
-    if count == 0 or count >= len(scene.pairs):
-        return sorted(scene.pairs)
-    chosen = np.random.default_rng(seed).permutation(len(scene.pairs))[:count]
-    return sorted(scene.pairs[index] for index in chosen)
-
-
-def draw_bags(scene: PosedScene, size: int, count: int, seed: int) -> list[tuple[int, ...]]:
-    """Different sets of ``size`` images that hang together through the scene's pairs.
-
-    Fewer than ``count`` where a scene has not so many, as far as 20 attempts a set can tell.
-    """
-    random, bags = np.random.default_rng([seed, size]), dict[tuple[int, ...], None]()
-    neighbours = _neighbours(scene)
-    for _ in range(20 * count):
-        if len(bags) == count:
-            break
-        bag = _grow(neighbours, size, random)
-        if len(bag) == size:
-            bags[tuple(sorted(bag))] = None
-    return list(bags)
-
-
-def _neighbours(scene: PosedScene) -> dict[int, set[int]]:
-    found: dict[int, set[int]] = {row: set() for row in range(len(scene.images))}
-    for first, second in scene.pairs:
-        found[first].add(second)
-        found[second].add(first)
-    return found
-
-
-def _grow(neighbours: Mapping[int, set[int]], size: int, random: np.random.Generator) -> set[int]:
-    bag = {int(random.integers(len(neighbours)))}
-    while len(bag) < size:
-        around = sorted(set().union(*(neighbours[row] for row in bag)) - bag)
-        if not around:
-            break
-        bag.add(around[int(random.integers(len(around)))])
-    return bag
-
-
-# Describing and matching
-
-
-@dataclass(frozen=True, eq=False)
-class DescribedImage:
-    camera: Camera
-    xy: FloatArray  # (N, 2)
-    descriptors: FloatArray  # (N, D)
-
-
-def describe_scene(prepared: PreparedScene, describe: Describe) -> dict[int, DescribedImage]:
-    """All images that pairs or bags need, each described once."""
-    described = {}
-    for row, keypoints in prepared.keypoints.items():
-        descriptors = describe(prepared.views[row], keypoints)
-        if len(descriptors) != len(keypoints) or not np.isfinite(descriptors).all():
-            raise ValueError(f"{len(keypoints)} keypoints need as many finite descriptors")
-        described[row] = DescribedImage(prepared.scene.images[row].camera, keypoints.xy, descriptors)
-    return described
+# Matching
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,6 +78,10 @@ class StereoResult:
     def score(self) -> PoseScore:
         return PoseScore.of([result.errors for result in self.results])
 
+    def shares(self, degrees: Sequence[float]) -> list[float]:
+        """Of the pairs whose error is within each of the degrees."""
+        return shares_within([result.errors for result in self.results], degrees)
+
     @property
     def matches_median(self) -> float:
         return float(np.median([result.matches for result in self.results])) if self.results else float("nan")
@@ -197,10 +105,14 @@ class StereoResult:
 
 
 def evaluate_stereo(
-    prepared: PreparedScene, images: Mapping[int, DescribedImage], options: PhototourismOptions, jobs: int = 1
+    prepared: PreparedScene,
+    images: Mapping[int, DescribedImage],
+    options: PhototourismOptions,
+    jobs: int = 1,
+    progress: Progress = iter,
 ) -> StereoResult:
     """Poses of the scene's pairs from described images."""
-    found = [result for _, result in in_processes(_stereo, _tasks(images, prepared.pairs, options), jobs)]
+    found = [result for _, result in in_processes(_stereo, _tasks(images, progress(prepared.pairs), options), jobs)]
     names = [image.name for image in prepared.scene.images]
     return StereoResult([(names[i], names[j]) for i, j in prepared.pairs], found)
 
@@ -287,11 +199,15 @@ class _BagTask:
 
 
 def evaluate_multi_view(
-    prepared: PreparedScene, images: Mapping[int, DescribedImage], options: PhototourismOptions, jobs: int = 1
+    prepared: PreparedScene,
+    images: Mapping[int, DescribedImage],
+    options: PhototourismOptions,
+    jobs: int = 1,
+    progress: Progress = iter,
 ) -> MultiViewResult:
     """Poses that COLMAP finds of the scene's bags; a pair that is in several bags is matched once."""
     pairs = sorted({pair for bags in prepared.bags.values() for bag in bags for pair in combinations(bag, 2)})
-    matched = {task.pair: found for task, found in in_processes(_match, _tasks(images, pairs, options), jobs)}
+    matched = {task.pair: found for task, found in in_processes(_match, _tasks(images, progress(pairs), options), jobs)}
     tasks = [
         _bag_task(prepared.scene, images, bag, matched, options.seed) for bags in prepared.bags.values() for bag in bags
     ]
@@ -323,3 +239,50 @@ def _map(task: _BagTask) -> BagResult:
         known = i in found and j in found
         errors.append(pose_error(truth, relative_pose(found[i], found[j])) if known else NO_POSE)
     return BagResult(task.names, len(found), errors)
+
+
+# Both together
+
+
+@dataclass(frozen=True, eq=False)
+class PoseResults:
+    """Of one descriptor: results by scene, the ratio that was used and, if it was tuned, mAA by candidate."""
+
+    ratio: float
+    tuned: dict[float, float]
+    stereo: dict[str, StereoResult] = field(default_factory=dict)
+    multi_view: dict[str, MultiViewResult] = field(default_factory=dict)
+
+    def means(self) -> dict[str, PoseScore]:
+        """By views, two or several; each scene counts the same."""
+        kinds = {"two": [result.score for result in self.stereo.values()]}
+        if self.multi_view:
+            kinds["several"] = [result.score for result in self.multi_view.values()]
+        return {views: PoseScore.mean(scores) for views, scores in kinds.items()}
+
+    def shares(self, degrees: Sequence[float]) -> list[float]:
+        """Of two views: the mean over scenes of the shares of pairs whose error is within each of the degrees."""
+        return [float(np.mean(each)) for each in zip(*(r.shares(degrees) for r in self.stereo.values()), strict=True)]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "ratio": self.ratio,
+            "maa10_by_tuned_ratio": {f"{ratio:g}": plain(maa) for ratio, maa in self.tuned.items()},
+            "mean": {views: score.to_dict() for views, score in self.means().items()},
+            "stereo": {scene: result.to_dict() for scene, result in self.stereo.items()},
+            "multi_view": {scene: result.to_dict() for scene, result in self.multi_view.items()},
+        }
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """A line for each scene and kind of views, then the means; a scene without a number has None."""
+        nothing = dict.fromkeys(("matches_median", "inliers_median", "registered"))
+        for scene, stereo in self.stereo.items():
+            medians = {name: plain(getattr(stereo, name)) for name in ("matches_median", "inliers_median")}
+            yield {"scene": scene, "views": "two", **stereo.score.to_dict(), **nothing, **medians}
+        for scene, several in self.multi_view.items():
+            for size, score in several.scores.items():
+                yield {"scene": scene, "views": f"bags of {size}", **score.to_dict(), **nothing}
+            registered = {"registered": plain(several.registered)}
+            yield {"scene": scene, "views": "several", **several.score.to_dict(), **nothing, **registered}
+        for views, score in self.means().items():
+            yield {"scene": "mean", "views": views, **score.to_dict(), **nothing}

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from logpolar.cameras import Camera, Matrix
 from logpolar.errors import MissingExtraError
-from logpolar.evaluation.stereo import Errors, mean_average_accuracy, pose_from_essential
+from logpolar.evaluation.stereo import Errors, mean_average_accuracy, pose_from_essential, shares_within
 from logpolar.geometry import Points, estimate_essential
 
 MAP_THRESHOLDS = (5.0, 10.0, 15.0)
@@ -67,11 +67,7 @@ def plain(value: float) -> float | None:
 
 def map15(errors: ArrayLike) -> float:
     """Mean of the shares of pairs whose larger error is not above 5, 10 and 15 degrees; NaN without pairs."""
-    table = np.asarray(errors, np.float64).reshape(-1, 2)
-    if len(table) == 0:
-        return math.nan
-    larger = table.max(axis=1)
-    return float(np.mean([(larger <= threshold).mean() for threshold in MAP_THRESHOLDS]))
+    return float(np.mean(shares_within(errors, MAP_THRESHOLDS)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,6 +18,7 @@ Convention:
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -58,6 +59,14 @@ class PosedScene:
     images: list[PosedImage]
     pairs: list[tuple[int, int]]
     left_out: dict[str, str] = field(default_factory=dict)
+
+    def identity(self) -> dict[str, str]:
+        """What tells the images from others of the same names without reading them: their cameras."""
+        digest = hashlib.sha256()
+        for image in self.images:
+            digest.update(repr((image.name, image.camera.width, image.camera.height)).encode())
+            digest.update(np.ascontiguousarray(image.camera.table, np.float64).tobytes())
+        return {"scene": digest.hexdigest()[:32]}
 
 
 def read_scene(path: str | Path, min_shared: int = 30, min_visibility: float = 0.1) -> PosedScene:

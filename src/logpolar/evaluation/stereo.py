@@ -8,6 +8,7 @@ translation does not count, its length cannot be known.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import cv2
@@ -95,8 +96,11 @@ def mean_average_accuracy(errors: ArrayLike, most: int = 10) -> float:
 
     ``errors`` (N, 2): of each pair, as ``stereo_errors`` gives them. NaN without pairs.
     """
+    return float(np.mean(shares_within(errors, range(1, most + 1))))
+
+
+def shares_within(errors: ArrayLike, degrees: Sequence[float]) -> list[float]:
+    """Shares of pairs whose larger error is not above each of the degrees; NaN without pairs."""
     table = np.asarray(errors, np.float64).reshape(-1, 2)
-    if len(table) == 0:
-        return math.nan
-    larger = table.max(axis=1)
-    return float(np.mean([(larger <= threshold).mean() for threshold in range(1, most + 1)]))
+    larger = table.max(axis=1, initial=0)
+    return [float((larger <= threshold).mean()) if len(table) else math.nan for threshold in degrees]

@@ -1,0 +1,120 @@
+"""`logpolar eval phototourism` from end to end on a tiny world, and what it says of bad input."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+
+import h5py
+import pytest
+from click.testing import CliRunner
+
+from helpers import assert_one_error, assert_picture
+from logpolar.cli import main
+from logpolar.evaluation import descriptors
+
+SMALL = ("-j", 1, "--keypoints", 200, "--pairs", 3)
+COLUMNS = (
+    *("descriptor", "ratio", "scene", "views", "seed", "pairs", "maa10", "map15"),
+    *("matches_median", "inliers_median", "registered"),
+)
+
+
+@pytest.fixture(scope="module")
+def scene(castle):
+    return castle[0]
+
+
+def run(*arguments: object):
+    return CliRunner().invoke(main, ["eval", "phototourism", *map(str, arguments)])
+
+
+def measure(output, *arguments: object) -> dict:
+    result = run(*SMALL, *arguments, "-o", output)
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr == ""
+    return json.loads((output / "phototourism.json").read_text())
+
+
+class TestResults:
+    def test_tables_and_figure(self, scene, tmp_path):
+        bags = ("--bags-5", 1, "--bags-10", 1, "--bags-25", 0)
+        stored = [measure(tmp_path / name, scene, "-d", "rootsift", *bags) for name in "ab"]
+        assert stored[0] == stored[1]  # the same seed
+        document = stored[0]
+        assert list(document) == ["protocol", "command", "versions", "data", "options", "descriptors", "results"]
+        assert "pycolmap" in document["versions"]
+        assert document["options"]["seed"] == 0
+        assert document["data"]["castle"]["bags"] == {"5": 1, "10": 0}
+        found = document["results"]["RootSIFT"]
+        assert list(found) == ["ratio", "maa10_by_tuned_ratio", "mean", "stereo", "multi_view"]
+        assert found["stereo"]["castle"]["pairs"] == found["mean"]["two"]["pairs"] == 3
+        assert found["multi_view"]["castle"]["pairs"] == found["mean"]["several"]["pairs"] == 10
+        rows = list(csv.DictReader((tmp_path / "a" / "phototourism.csv").read_text().splitlines()))
+        assert tuple(rows[0]) == COLUMNS
+        assert [row["views"] for row in rows] == ["two", "bags of 5", "several", "two", "several"]
+        table = (tmp_path / "a" / "phototourism.md").read_text()
+        assert "5, 10 and 15 degrees (in the manner of 2019)" in table
+        assert "1, 2, ... 10 degrees (2020)" in table
+        assert f"| RootSIFT | castle | two | {found['stereo']['castle']['maa10']:.4f} |" in table
+        assert_picture(tmp_path / "a" / "phototourism.png")
+
+    def test_several_scenes_and_missing_weights(self, scene, tmp_path):
+        other = shutil.copytree(scene, tmp_path / "other")
+        specs = ("-d", "sift", "-d", "hardnet:no.pth", "--skip-missing")
+        document = measure(tmp_path, scene, other, *specs, "--no-multi-view")
+        assert document["options"]["multi_view"] is False
+        assert document["results"]["SIFT"]["mean"]["two"]["pairs"] == 6
+        table = (tmp_path / "phototourism.md").read_text()
+        assert "| SIFT | mean | two |" in table
+        assert "| hardnet:no.pth | weights not at hand |" in table
+
+    def test_tuned_ratio(self, scene, tmp_path):
+        other = shutil.copytree(scene, tmp_path / "other")
+        document = measure(tmp_path, scene, "-d", "sift", "--tune", other, "--no-multi-view")
+        found = document["results"]["SIFT"]
+        best = max(found["maa10_by_tuned_ratio"].values())
+        assert found["maa10_by_tuned_ratio"][f"{found['ratio']:g}"] == best
+        assert document["options"]["tune"] == ["other"]
+
+
+class TestCache:
+    def test_second_run_does_not_describe(self, scene, tmp_path, monkeypatch):
+        arguments = (scene, "-d", "rootsift", "--no-multi-view")
+        direct = measure(tmp_path, *arguments)
+        first = measure(tmp_path, *arguments, "--cache", tmp_path / "cache")
+        monkeypatch.setattr(descriptors, "root_sift", lambda *_, **__: pytest.fail("described again"))
+        again = measure(tmp_path, *arguments, "--cache", tmp_path / "cache", "--pairs", 2)
+        assert first["results"] == direct["results"]
+        assert again["results"]["RootSIFT"]["stereo"]["castle"]["pairs"] == 2
+
+    def test_other_settings_are_refused(self, scene, tmp_path):
+        cache = tmp_path / "cache"
+        arguments = (scene, "-d", "rootsift", "--no-multi-view", "--cache", cache, *SMALL, "-o", tmp_path)
+        found = []
+        for contrast in (0, 0.01):
+            assert run(*arguments, "--contrast", contrast).exit_code == 0
+            found += [path for path in cache.iterdir() if path not in found]
+        shutil.copy(found[0], found[1])
+        assert_one_error(run(*arguments, "--contrast", 0.01), found[1].name, "contrast = 0.0, not 0.01")
+        with h5py.File(found[0], "a") as file:
+            for stored in file["images"].values():
+                stored.attrs["digest"] = "other"
+        assert_one_error(run(*arguments), "has changed since")
+
+
+def test_bad_input(scene, tmp_path):
+    mean = shutil.copytree(scene, tmp_path / "mean")
+    twin = shutil.copytree(scene, tmp_path / "deep" / "castle")
+    for arguments, words in (
+        ((scene, scene), "named twice"),
+        ((scene, twin), "same name"),
+        ((mean,), "'mean'"),
+        ((scene, "--tune", scene), "other scenes"),
+        ((scene, "--device", "abacus"), "abacus"),
+        ((scene, "-d", "rootsift,lambda=12"), "are the same descriptor"),
+        ((tmp_path / "nowhere",), "no such file"),
+    ):
+        assert_one_error(run(*arguments, "-d", "rootsift", *SMALL, "-o", tmp_path / "out"), words)
+    assert not (tmp_path / "out").exists()
