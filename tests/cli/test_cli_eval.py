@@ -207,6 +207,24 @@ class TestHPatches:
         again = succeed("hpatches", sequences, *SIFTS, "-d", model, "-o", tmp_path, *options)
         assert again.output == result.output
 
+    def test_fixed_size(self, sequences, model, tmp_path):
+        """The same correspondences, other descriptors, and caches of their own."""
+        found, options = [], ("--keypoints", 120, "--cache", tmp_path / "cache")
+        for more in ([], ["--fixed-size", "median"], ["--fixed-size", 0.02]):
+            succeed("hpatches", sequences, "-d", "sift", "-d", model, "-o", tmp_path, *options, *more)
+            document = read(tmp_path, "hpatches")
+            assert document["options"]["fixed_size"] == (more[-1] if more else None)
+            found.append([document["results"][name][0]["splits"]["viewpoint"] for name in ("SIFT", "untrained")])
+        for scores in zip(*found, strict=True):
+            assert len({score["correspondences"] for score in scores}) == 1
+        caches = list((tmp_path / "cache").iterdir())
+        assert len(caches) == 6
+        described = set()
+        for cache in caches:
+            with h5py.File(cache) as file:
+                described.add(file["images"]["v_one%2F1"][:].tobytes())
+        assert len(described) == 6
+
     def test_bad_folders(self, sequences, tmp_path):
         arguments = ("-d", "sift", "-o", tmp_path / "results")
         assert_one_error(run("hpatches", tmp_path / "nowhere", *arguments), "nowhere", "no such file")

@@ -79,6 +79,15 @@ class TestResults:
         assert document["options"]["tune"] == ["other"]
 
 
+def test_fixed_size(scene, tmp_path):
+    arguments = (scene, "-d", "rootsift", "--no-multi-view", "--cache", tmp_path / "cache")
+    detected, fixed = (measure(tmp_path, *arguments, *more) for more in ([], ["--fixed-size", "median"]))
+    assert (detected["options"]["fixed_size"], fixed["options"]["fixed_size"]) == (None, "median")
+    matches = [each["results"]["RootSIFT"]["stereo"]["castle"]["rows"] for each in (detected, fixed)]
+    assert [row[-2] for row in matches[0]] != [row[-2] for row in matches[1]]
+    assert len(list((tmp_path / "cache").iterdir())) == 2
+
+
 class TestCache:
     def test_second_run_does_not_describe(self, scene, tmp_path, monkeypatch):
         arguments = (scene, "-d", "rootsift", "--no-multi-view")

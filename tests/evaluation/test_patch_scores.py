@@ -24,7 +24,6 @@ from logpolar.evaluation.patches import (
     describe_scene,
     mean_result,
     score_scene,
-    with_fixed_size,
 )
 from logpolar.keypoints import Keypoints
 
@@ -173,16 +172,6 @@ class TestMean:
 
 
 class TestFixedSize:
-    def test_rules(self):
-        keypoints = Keypoints.from_points(np.zeros((3, 2)), [1.0, 5.0, 30.0], [1, 2, 3])
-        assert with_fixed_size((100, 400), keypoints, "median").size.tolist() == [5, 5, 5]
-        assert with_fixed_size((100, 400), keypoints, 0.02).size.tolist() == [8, 8, 8]
-        assert with_fixed_size((100, 400), keypoints, 0.02).angle.tolist() == [1, 2, 3]
-        assert len(with_fixed_size((100, 400), keypoints[:0], "median")) == 0
-        for rule in ("mean", 0.0, 1.5, -1.0):
-            with pytest.raises(ValueError, match="fixed size"):
-                with_fixed_size((100, 400), keypoints, rule)
-
     def test_scene(self, tmp_path):
         """What is described has the new sizes, and the scale ratio is theirs."""
         images = [make_image(name, 60, "test", seed) for seed, name in enumerate(("a", "b"))]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from logpolar.cli.eval_keypoints import fixed_size_option
 from logpolar.cli.eval_output import (
     Common,
     Opened,
@@ -22,7 +23,7 @@ from logpolar.cli.eval_output import (
     take_common,
     working,
 )
-from logpolar.cli.options import Command, Number
+from logpolar.cli.options import Command
 from logpolar.cli.settings import make_settings, settings_options
 from logpolar.errors import LogpolarError
 from logpolar.evaluation.options import RetrievalOptions
@@ -45,25 +46,11 @@ def evaluate() -> None:
     """
 
 
-class FixedSize(click.ParamType):  # type: ignore[type-arg] # generic in the newest click only
-    """``median`` or a share of the image's longer side."""
-
-    name = "median|0..1"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | float:
-        return value if value == "median" else Number(0, 1, min_open=True).convert(value, param, ctx)
-
-
 _SCENE_OPTIONS = (
     click.option("--part", type=click.Choice(["train", "validation", "test"]), help="Pairs of this part only."),
     click.option("--pairs", type=click.IntRange(min=0), default=0, show_default="all", help="Image pairs of a file."),
     click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Decides what is drawn."),
-    click.option(
-        "--fixed-size",
-        type=FixedSize(),
-        help="Do without detected scales: all keypoints of an image get their median size, or a share of its longer "
-        "side.",
-    ),
+    fixed_size_option,
 )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from logpolar.cli.eval_keypoints import fixed_size_option
 from logpolar.cli.eval_output import (
     Opened,
     Report,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from logpolar.evaluation.hpatches_scores import HPatchesScore
+    from logpolar.evaluation.keypoint_sources import FixedSize, KeypointSource
 
 _FOLDER = click.argument("folder", type=click.Path(path_type=Path))
 _SPLITS = ("viewpoint", "illumination")
@@ -43,26 +45,31 @@ Scores = dict[str, dict[HPatchesOptions, "HPatchesScore"]]
 )
 @_FOLDER
 @eval_options
+@fixed_size_option
 @click.option("--turns", default="", metavar="NUMBERS", help="Degrees with commas between: measure at each as well.")
 @click.option("--zooms", default="", metavar="NUMBERS", help="Factors with commas between: measure at each as well.")
 @settings_options(HPatchesOptions)
-def hpatches(folder: Path, turns: str, zooms: str, **values: Any) -> None:
+def hpatches(folder: Path, turns: str, zooms: str, fixed_size: FixedSize, **values: Any) -> None:
     """The paper's Table 3 on a folder of HPatches sequences, and curves over rotation and zoom.
 
     rank-1: mode paper has all correspondences of a split in one pool, mode full ranks within each pair. MMA: share of
     mutual nearest neighbours within some pixels of the truth. --turns and --zooms turn and enlarge the second images.
     """
+    from logpolar.evaluation.keypoint_sources import sift_source
+
     common = take_common(values)
     options = make_settings(HPatchesOptions, values)
+    source = sift_source(options.keypoints, options.contrast, fixed_size)
     turned = [replace(options, turn=turn) for turn in read_numbers(turns, "--turns", -180, 180)]
     zoomed = [replace(options, zoom=zoom) for zoom in read_numbers(zooms, "--zooms", 0.25, 4)]
     opened, data = open_descriptors(common), _identify_hpatches(folder, options)
     conditions = list(dict.fromkeys([options, *turned, *zoomed]))
     with working(common):
-        found = _score_hpatches(folder, data, common.cache, opened, conditions)
+        found = _score_hpatches(folder, data, common.cache, opened, source, conditions)
     columns = ["turn", "zoom"]
     columns += [f"{split}, {what}" for split in _SPLITS for what in ("rank-1", f"MMA {_SHOWN_PIXELS} px", "N (pairs)")]
-    report = Report("hpatches", data, {**asdict(options), "turns": turns, "zooms": zooms}, opened, columns)
+    settings = {**asdict(options), "turns": turns, "zooms": zooms, "fixed_size": fixed_size}
+    report = Report("hpatches", data, settings, opened, columns)
     for name, scores in found.items():
         report.results[name] = [score.to_dict() for score in scores.values()]
         for at, score in scores.items():
@@ -87,6 +94,7 @@ def _score_hpatches(
     data: dict[str, str],
     cache: Path | None,
     opened: Sequence[Opened],
+    source: KeypointSource,
     conditions: Sequence[HPatchesOptions],
 ) -> Scores:
     """Scores by descriptor and condition; keypoints are detected once for all descriptors."""
@@ -96,8 +104,7 @@ def _score_hpatches(
     from logpolar.evaluation.hpatches import hpatches_pairs
     from logpolar.evaluation.hpatches_scores import HPatchesTally
 
-    settings = {name: getattr(conditions[0], name) for name in ("max_size", "keypoints", "contrast")}
-    settings["opencv"] = cv2.__version__
+    settings = {"max_size": conditions[0].max_size, "opencv": cv2.__version__, **source.settings}
     found: Scores = {name: {} for name, _ in present(opened)}
     with ExitStack() as stack:
         caches = {
@@ -106,7 +113,7 @@ def _score_hpatches(
         }
         for at in conditions:
             tallies = {name: HPatchesTally(cache, at) for name, cache in caches.items()}
-            for named in bar(f"turn {at.turn:g}, zoom {at.zoom:g}", "pair")(hpatches_pairs(folder, at)):
+            for named in bar(f"turn {at.turn:g}, zoom {at.zoom:g}", "pair")(hpatches_pairs(folder, at, source)):
                 for tally in tallies.values():
                     tally.add(named)
             for name, tally in tallies.items():

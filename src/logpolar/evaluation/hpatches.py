@@ -1,4 +1,4 @@
-"""HPatches sequences: image pairs with known homographies, SIFT keypoints, and what corresponds.
+"""HPatches sequences: image pairs with known homographies, keypoints, and what corresponds.
 
 A folder holds sequences ``i_*`` (the light changes) and ``v_*`` (the viewpoint changes), each with images 1 to 6, as
 ``.ppm``, ``.png`` or ``.jpg``, and homographies ``H_1_2`` to ``H_1_6``, with or without ``.txt``: three lines of three
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import cv2
@@ -26,11 +26,12 @@ from logpolar.cameras import Matrix
 from logpolar.datasets.altering import Alteration
 from logpolar.datasets.correspondences import ImagePair, find_correspondences
 from logpolar.datasets.options import SecondViewRules
-from logpolar.detection import SiftDetector
 from logpolar.errors import LogpolarError, in_words
+from logpolar.evaluation.keypoint_sources import KeypointSource, sift_source
 from logpolar.evaluation.options import HPatchesOptions
-from logpolar.images import read_gray, to_bytes, to_gray
-from logpolar.keypoints import FloatArray, Keypoints
+from logpolar.evaluation.pairs import with_new_ratio
+from logpolar.images import read_gray, to_bytes
+from logpolar.keypoints import FloatArray
 
 SPLITS = {"v": "viewpoint", "i": "illumination"}
 """Split of a sequence by the letter its name starts with."""
@@ -68,42 +69,47 @@ class _Sequence:
         return SPLITS[self.name[0]]
 
 
-def hpatches_pairs(folder: str | Path, options: HPatchesOptions | None = None) -> Iterator[NamedPair]:
+def hpatches_pairs(
+    folder: str | Path, options: HPatchesOptions | None = None, source: KeypointSource | None = None
+) -> Iterator[NamedPair]:
     """Image pairs of a folder of sequences, in the order of the names, one at a time.
 
-    All files but the images are read, and checked, before the first pair is made.
+    All files but the images are read, and checked, before the first pair is made. Without a ``source`` keypoints are
+    SIFT's, by the options.
     """
     options = options or HPatchesOptions()
+    source = source or sift_source(options.keypoints, options.contrast)
     numbers = (2,) if options.mode == "paper" else (2, 3, 4, 5, 6)
     sequences = [_read_sequence(path, numbers) for path in _find_sequences(Path(folder), options.mode == "paper")]
-    return _make_pairs(sequences, options)
+    return _make_pairs(sequences, options, source)
 
 
-def _make_pairs(sequences: list[_Sequence], options: HPatchesOptions) -> Iterator[NamedPair]:
+def _make_pairs(sequences: list[_Sequence], options: HPatchesOptions, source: KeypointSource) -> Iterator[NamedPair]:
     pool: Counter[str] = Counter()
     for sequence in sequences:
         if options.mode == "full" or pool[sequence.split] <= options.pool_limit:
-            for named in _pairs_of(sequence, options):
+            for named in _pairs_of(sequence, options, source):
                 pool[named.split] += len(named.pair.correspondences)
                 yield named
 
 
-def _pairs_of(sequence: _Sequence, options: HPatchesOptions) -> Iterator[NamedPair]:
+def _pairs_of(sequence: _Sequence, options: HPatchesOptions, source: KeypointSource) -> Iterator[NamedPair]:
     first, first_place = _load(sequence.images[1], options.max_size)
-    first_keypoints = _detect(first, options)
+    first_detected = source.detect(first)
+    first_keypoints = source.resized(first, first_detected)
     for number, homography in sequence.homographies.items():
         second, second_place = _load(sequence.images[number], options.max_size, options.zoom, options.turn)
-        second_keypoints = _detect(second, options)
+        second_detected = source.detect(second)
+        second_keypoints = source.resized(second, second_detected)
         between = second_place @ homography @ np.linalg.inv(first_place)
         shape = second.shape[1], second.shape[0]
         random = np.random.default_rng(options.seed)
-        found, _ = find_correspondences(first_keypoints, second_keypoints, between, shape, options.rules, random)
+        found, _ = find_correspondences(first_detected, second_detected, between, shape, options.rules, random)
+        if source.fixed_size is not None:
+            here, there = found.indices.T
+            found = with_new_ratio(replace(found, first=first_keypoints[here], second=second_keypoints[there]))
         pair = ImagePair(first, second, first_keypoints, second_keypoints, found)
         yield NamedPair(sequence.name, sequence.split, number, pair, between)
-
-
-def _detect(view: NDArray[np.uint8], options: HPatchesOptions) -> Keypoints:
-    return SiftDetector(options.keypoints, options.contrast)(to_gray(view))
 
 
 def _load(path: Path, max_size: int, zoom: float = 1.0, turn: float = 0.0) -> tuple[NDArray[np.uint8], Matrix]:

@@ -135,7 +135,7 @@ class DescribedFile:
             for pair, (first, second) in zip(self._numbers.tolist(), self._images.tolist(), strict=True)
         ]
         if resize is not None:
-            self._found = [_with_new_ratio(found) for found in self._found]
+            self._found = [with_new_ratio(found) for found in self._found]
 
     def __len__(self) -> int:
         return len(self._found)
@@ -156,7 +156,7 @@ class DescribedFile:
             yield DescribedImages(number, described[first], described[second], self._keypoints[second], found)
 
 
-def _with_new_ratio(found: Correspondences) -> Correspondences:
+def with_new_ratio(found: Correspondences) -> Correspondences:
     """The scale ratio by the sizes that the keypoints have now."""
     ratio = np.log(found.second.size / np.maximum(found.warped_size, 1e-12))
     return replace(found, log_scale_ratio=np.asarray(ratio, np.float32))

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from logpolar.datasets.files import CorrespondenceFile
 from logpolar.errors import LogpolarError
 from logpolar.evaluation.cache import DescriptorCache, scene_identity
 from logpolar.evaluation.descriptors import Descriptor
+from logpolar.evaluation.keypoint_sources import FixedSize, with_fixed_size
 from logpolar.evaluation.metrics import threshold95
 from logpolar.evaluation.pairs import (
     DescribedFile,
@@ -41,7 +42,6 @@ from logpolar.evaluation.pairs import (
     gather,
     mean_score,
 )
-from logpolar.keypoints import Keypoints
 
 SCALE_EDGES = tuple(np.geomspace(1, 4, 7).tolist())
 """Classes of the ratio of scales, equally wide in its logarithm; 2x is an edge."""
@@ -58,16 +58,12 @@ Progress = Callable[[list[int]], Iterable[int]]
 
 @dataclass(frozen=True)
 class SceneOptions:
-    """Which image pairs of scenes are taken, and what of their keypoints.
-
-    ``fixed_size``: None for the detector's sizes. Otherwise these are thrown away, and all keypoints of an image have
-    one size: ``"median"``, the median of what was detected in it, or a number, that share of its longer side.
-    """
+    """Which image pairs of scenes are taken, and what of their keypoints; see ``keypoint_sources``."""
 
     part: str | None = None
     pairs: int = 0  # at most, 0 for all
     seed: int = 0
-    fixed_size: str | float | None = None
+    fixed_size: FixedSize = None
 
     def resize(self) -> Resize | None:
         if self.fixed_size is None:
@@ -78,19 +74,6 @@ class SceneOptions:
         """The cache of a descriptor on a file: all protocols on scenes share it, for they describe all keypoints."""
         settings = {"fixed_size": self.fixed_size, "opencv": cv2.__version__}  # OpenCV decodes the images
         return DescriptorCache(folder, descriptor, "scene", scene_identity(file), settings)
-
-
-def with_fixed_size(size: tuple[int, int], keypoints: Keypoints, rule: str | float | None) -> Keypoints:
-    """Keypoints of an image, width and height in ``size``, that all have the size of the rule."""
-    if len(keypoints) == 0:
-        return keypoints
-    if rule == "median":
-        value = float(np.median(keypoints.size))
-    elif isinstance(rule, float | int) and 0 < rule <= 1:
-        value = rule * max(size)
-    else:
-        raise ValueError(f"a fixed size is 'median' or a share from 0 to 1, not {rule!r}")
-    return replace(keypoints, size=np.full(len(keypoints), value, np.float32))
 
 
 @dataclass(frozen=True, eq=False)

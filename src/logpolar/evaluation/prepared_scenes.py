@@ -15,12 +15,11 @@ import numpy as np
 
 from logpolar.cameras import Camera
 from logpolar.colmap.library import import_pycolmap
-from logpolar.detection import SiftDetector
+from logpolar.evaluation.keypoint_sources import KeypointSource, sift_source
 from logpolar.evaluation.pairs import Describe, Describer, describe_named
 from logpolar.evaluation.phototourism_options import PhototourismOptions
 from logpolar.evaluation.pose_scores import check_estimator
 from logpolar.evaluation.posed_scenes import Gray, PosedScene
-from logpolar.images import to_gray
 from logpolar.keypoints import FloatArray, Keypoints
 
 ImagePair = tuple[int, int]
@@ -41,9 +40,16 @@ class PreparedScene:
 
 
 def prepare_scene(
-    scene: PosedScene, options: PhototourismOptions, multi_view: bool = False, progress: Progress = iter
+    scene: PosedScene,
+    options: PhototourismOptions,
+    multi_view: bool = False,
+    source: KeypointSource | None = None,
+    progress: Progress = iter,
 ) -> PreparedScene:
-    """Draw pairs and, with ``multi_view``, bags; read the images that are needed and detect keypoints, once."""
+    """Draw pairs and, with ``multi_view``, bags; read the images that are needed and detect keypoints, once.
+
+    Without a ``source`` keypoints are SIFT's, by the options.
+    """
     check_estimator(options.estimator)
     if multi_view:
         import_pycolmap("multi-view evaluation")
@@ -52,11 +58,11 @@ def prepare_scene(
     bags = {size: draw_bags(scene, size, count, options.seed) for size, count in sizes.items()}
     groups: list[tuple[int, ...]] = [*pairs, *(bag for own in bags.values() for bag in own)]
     needed = {row for group in groups for row in group}
-    detector = SiftDetector(options.keypoints, options.contrast)
+    source = source or sift_source(options.keypoints, options.contrast)
     views, keypoints = dict[int, Gray](), dict[int, Keypoints]()
     for row in progress(sorted(needed)):
         views[row] = scene.images[row].read()
-        keypoints[row] = detector(to_gray(views[row]))
+        keypoints[row] = source(views[row])
     return PreparedScene(scene, pairs, bags, views, keypoints)
 
 

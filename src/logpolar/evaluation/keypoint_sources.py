@@ -1,0 +1,62 @@
+"""Where keypoints of images come from in protocols that detect them, and keypoints without the detector's sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from logpolar.detection import Detector, SiftDetector
+from logpolar.images import to_gray
+from logpolar.keypoints import Keypoints
+
+FixedSize = str | float | None
+"""None for the detector's sizes. Otherwise these are thrown away, and all keypoints of an image have one size:
+``"median"``, the median of what was detected in it, or a number, that share of its longer side."""
+
+
+def with_fixed_size(size: tuple[int, int], keypoints: Keypoints, rule: FixedSize) -> Keypoints:
+    """Keypoints of an image, width and height in ``size``, that all have the size of the rule."""
+    if rule is None or len(keypoints) == 0:
+        return keypoints
+    if rule == "median":
+        value = float(np.median(keypoints.size))
+    elif isinstance(rule, float | int) and 0 < rule <= 1:
+        value = rule * max(size)
+    else:
+        raise ValueError(f"a fixed size is 'median' or a share from 0 to 1, not {rule!r}")
+    return replace(keypoints, size=np.full(len(keypoints), value, np.float32))
+
+
+@dataclass(frozen=True, eq=False)
+class KeypointSource:
+    """Finds keypoints. ``identity``: all that decides which they are, as plain JSON values."""
+
+    detector: Detector
+    identity: dict[str, Any]
+    fixed_size: FixedSize = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All that decides what is described, to tell caches apart."""
+        return {"detector": self.identity, "fixed_size": self.fixed_size}
+
+    def __call__(self, view: NDArray[np.uint8]) -> Keypoints:
+        """Keypoints as they are described."""
+        return self.resized(view, self.detect(view))
+
+    def detect(self, view: NDArray[np.uint8]) -> Keypoints:
+        """As the detector has them; what corresponds is decided by these."""
+        return self.detector(to_gray(view))
+
+    def resized(self, view: NDArray[np.uint8], keypoints: Keypoints) -> Keypoints:
+        """Detected keypoints as they are described."""
+        return with_fixed_size((view.shape[1], view.shape[0]), keypoints, self.fixed_size)
+
+
+def sift_source(keypoints: int, contrast: float, fixed_size: FixedSize = None) -> KeypointSource:
+    identity = {"kind": "sift", "keypoints": keypoints, "contrast": contrast, "opencv": cv2.__version__}
+    return KeypointSource(SiftDetector(keypoints, contrast), identity, fixed_size)

@@ -1,0 +1,33 @@
+"""Where keypoints come from, and what is left of them without the detector's sizes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from logpolar.detection import SiftDetector
+from logpolar.evaluation.keypoint_sources import sift_source, with_fixed_size
+from logpolar.images import to_bytes
+from logpolar.keypoints import Keypoints
+
+
+class TestFixedSize:
+    def test_rules(self):
+        keypoints = Keypoints.from_points(np.zeros((3, 2)), [1.0, 5.0, 30.0], [1, 2, 3])
+        assert with_fixed_size((100, 400), keypoints, "median").size.tolist() == [5, 5, 5]
+        assert with_fixed_size((100, 400), keypoints, 0.02).size.tolist() == [8, 8, 8]
+        assert with_fixed_size((100, 400), keypoints, 0.02).angle.tolist() == [1, 2, 3]
+        assert len(with_fixed_size((100, 400), keypoints[:0], "median")) == 0
+        for rule in ("mean", 0.0, 1.5, -1.0):
+            with pytest.raises(ValueError, match="fixed size"):
+                with_fixed_size((100, 400), keypoints, rule)
+
+    def test_source(self, gray):
+        view = to_bytes(gray)[:200, :300]
+        plain, fixed = sift_source(50, 0.04), sift_source(50, 0.04, 0.01)
+        expected = SiftDetector(50, 0.04)(gray[:200, :300])
+        np.testing.assert_array_equal(plain(view).table, expected.table)
+        np.testing.assert_array_equal(fixed.detect(view).table, expected.table)
+        np.testing.assert_array_equal(fixed(view).xy, expected.xy)
+        assert fixed(view).size.tolist() == [3.0] * 50
+        assert fixed.settings != plain.settings != sift_source(50, 0.03).settings
