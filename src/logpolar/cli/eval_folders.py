@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from logpolar.cli.eval_keypoints import fixed_size_option
+from logpolar.cli.eval_keypoints import by_source, keypoint_options, note_keypoints, take_source
 from logpolar.cli.eval_output import (
-    Opened,
     Report,
     bar,
     decimal,
@@ -29,8 +28,10 @@ from logpolar.evaluation.options import AmosOptions, HPatchesOptions
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from logpolar.cli.eval_keypoints import Groups
+    from logpolar.evaluation.descriptors import Descriptor
     from logpolar.evaluation.hpatches_scores import HPatchesScore
-    from logpolar.evaluation.keypoint_sources import FixedSize, KeypointSource
+    from logpolar.evaluation.keypoint_sources import KeypointSource
 
 _FOLDER = click.argument("folder", type=click.Path(path_type=Path))
 _SPLITS = ("viewpoint", "illumination")
@@ -45,35 +46,35 @@ Scores = dict[str, dict[HPatchesOptions, "HPatchesScore"]]
 )
 @_FOLDER
 @eval_options
-@fixed_size_option
+@keypoint_options
 @click.option("--turns", default="", metavar="NUMBERS", help="Degrees with commas between: measure at each as well.")
 @click.option("--zooms", default="", metavar="NUMBERS", help="Factors with commas between: measure at each as well.")
 @settings_options(HPatchesOptions)
-def hpatches(folder: Path, turns: str, zooms: str, fixed_size: FixedSize, **values: Any) -> None:
+def hpatches(folder: Path, turns: str, zooms: str, **values: Any) -> None:
     """The paper's Table 3 on a folder of HPatches sequences, and curves over rotation and zoom.
 
     rank-1: mode paper has all correspondences of a split in one pool, mode full ranks within each pair. MMA: share of
     mutual nearest neighbours within some pixels of the truth. --turns and --zooms turn and enlarge the second images.
     """
-    from logpolar.evaluation.keypoint_sources import sift_source
-
     common = take_common(values)
     options = make_settings(HPatchesOptions, values)
-    source = sift_source(options.keypoints, options.contrast, fixed_size)
+    source = take_source(values, options.keypoints, options.contrast, common.device)
     turned = [replace(options, turn=turn) for turn in read_numbers(turns, "--turns", -180, 180)]
     zoomed = [replace(options, zoom=zoom) for zoom in read_numbers(zooms, "--zooms", 0.25, 4)]
-    opened, data = open_descriptors(common), _identify_hpatches(folder, options)
+    opened = open_descriptors(common, keypoints=options.keypoints)
+    groups, data = by_source(opened, source), _identify_hpatches(folder, options)
     conditions = list(dict.fromkeys([options, *turned, *zoomed]))
     with working(common):
-        found = _score_hpatches(folder, data, common.cache, opened, source, conditions)
+        found = _score_hpatches(folder, data, common.cache, groups, conditions)
     columns = ["turn", "zoom"]
     columns += [f"{split}, {what}" for split in _SPLITS for what in ("rank-1", f"MMA {_SHOWN_PIXELS} px", "N (pairs)")]
-    settings = {**asdict(options), "turns": turns, "zooms": zooms, "fixed_size": fixed_size}
+    settings = {**asdict(options), "turns": turns, "zooms": zooms, **source.settings}
     report = Report("hpatches", data, settings, opened, columns)
-    for name, scores in found.items():
+    for name, scores in ((name, found[name]) for name, _ in present(opened)):
         report.results[name] = [score.to_dict() for score in scores.values()]
         for at, score in scores.items():
             _add_hpatches(report, name, at, score)
+    note_keypoints(report, source)
     if len(turned) + len(zoomed):
         report.notes.append("Turned and zoomed images have other keypoints, and pools of other sizes: see N.")
     if found:
@@ -90,14 +91,23 @@ def _identify_hpatches(folder: Path, options: HPatchesOptions) -> dict[str, str]
 
 
 def _score_hpatches(
+    folder: Path, data: dict[str, str], cache: Path | None, groups: Groups, conditions: Sequence[HPatchesOptions]
+) -> Scores:
+    """Scores by descriptor and condition; keypoints are detected once for all descriptors that share them."""
+    found: Scores = {}
+    for source, descriptors in groups:
+        found |= _score_group(folder, data, cache, source, descriptors, conditions)
+    return found
+
+
+def _score_group(
     folder: Path,
     data: dict[str, str],
     cache: Path | None,
-    opened: Sequence[Opened],
     source: KeypointSource,
+    descriptors: Sequence[tuple[str, Descriptor]],
     conditions: Sequence[HPatchesOptions],
 ) -> Scores:
-    """Scores by descriptor and condition; keypoints are detected once for all descriptors."""
     import cv2
 
     from logpolar.evaluation.cache import DescriptorCache
@@ -105,11 +115,11 @@ def _score_hpatches(
     from logpolar.evaluation.hpatches_scores import HPatchesTally
 
     settings = {"max_size": conditions[0].max_size, "opencv": cv2.__version__, **source.settings}
-    found: Scores = {name: {} for name, _ in present(opened)}
+    found: Scores = {name: {} for name, _ in descriptors}
     with ExitStack() as stack:
         caches = {
             name: stack.enter_context(DescriptorCache(cache, descriptor, "hpatches", data, settings))
-            for name, descriptor in present(opened)
+            for name, descriptor in descriptors
         }
         for at in conditions:
             tallies = {name: HPatchesTally(cache, at) for name, cache in caches.items()}

@@ -45,7 +45,7 @@ _OPTIONS = (
         multiple=True,
         required=True,
         metavar="SPEC",
-        help="NAME[:FILE][,key=value]: sift, rootsift, a model, hardnet:FILE, ...; repeatable.",
+        help="NAME[:FILE][,key=value]: sift, rootsift, a model, hardnet:FILE, opencv:ORB, ...; repeatable.",
     ),
     click.option(
         "--output", "-o", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder for results."
@@ -90,8 +90,11 @@ class Opened:
     descriptor: Descriptor | None
 
 
-def open_descriptors(common: Common, specs: Sequence[str] | None = None) -> list[Opened]:
-    """All descriptors, before any work is done; two that would be called the same are called by their specs."""
+def open_descriptors(common: Common, specs: Sequence[str] | None = None, keypoints: int | None = None) -> list[Opened]:
+    """All descriptors, before any work is done; two that would be called the same are called by their specs.
+
+    ``keypoints``: how many of an image whole features find; None for protocols on keypoints that are given.
+    """
     from logpolar.evaluation.descriptors import open_descriptor
 
     chosen = list(dict.fromkeys(common.specs if specs is None else specs))
@@ -101,7 +104,7 @@ def open_descriptors(common: Common, specs: Sequence[str] | None = None) -> list
             opened.append(Opened(spec, spec, None))
             continue
         try:
-            descriptor = open_descriptor(spec, common.device)
+            descriptor = open_descriptor(spec, common.device, keypoints)
         except ValueError as error:
             raise LogpolarError(str(error)) from error
         for other in opened:
@@ -119,11 +122,15 @@ def present(opened: Sequence[Opened]) -> Iterator[tuple[str, Descriptor]]:
 
 
 def _lacks_file(text: str) -> bool:
+    from logpolar.evaluation.descriptors import FEATURE_KINDS
     from logpolar.evaluation.patch_networks import NETWORK_OPTIONS
     from logpolar.evaluation.specs import parse_spec
 
     spec = parse_spec(text)
-    file = spec.file if spec.name in NETWORK_OPTIONS else spec.head if spec.head.endswith(".safetensors") else ""
+    if spec.name in FEATURE_KINDS:
+        file = spec.given.get("weights") or spec.given.get("modelPath", "")
+    else:
+        file = spec.file if spec.name in NETWORK_OPTIONS else spec.head if spec.head.endswith(".safetensors") else ""
     return bool(file) and not Path(file).exists()
 
 

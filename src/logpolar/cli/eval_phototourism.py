@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from logpolar.cli.eval_keypoints import fixed_size_option
+from logpolar.cli.eval_keypoints import by_source, keypoint_options, note_keypoints, take_source
 from logpolar.cli.eval_output import (
     Common,
     Report,
@@ -30,7 +30,7 @@ from logpolar.evaluation.phototourism_options import PhototourismOptions
 
 if TYPE_CHECKING:
     from logpolar.evaluation.descriptors import Descriptor
-    from logpolar.evaluation.keypoint_sources import FixedSize, KeypointSource
+    from logpolar.evaluation.keypoint_sources import KeypointSource
     from logpolar.evaluation.phototourism import PoseResults
     from logpolar.evaluation.posed_scenes import PosedScene
     from logpolar.evaluation.prepared_scenes import DescribedImage, PreparedScene
@@ -46,7 +46,7 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 )
 @click.argument("scenes", nargs=-1, required=True, metavar="SCENES...", type=click.Path(path_type=Path))
 @eval_options
-@fixed_size_option
+@keypoint_options
 @settings_options(PhototourismOptions)
 @click.option(
     "--tune",
@@ -57,36 +57,30 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 )
 @click.option("--multi-view/--no-multi-view", default=True, show_default=True, help="Needs the extra 'sfm'.")
 @jobs_option
-def phototourism(
-    scenes: tuple[Path, ...],
-    tune: tuple[Path, ...],
-    fixed_size: FixedSize,
-    multi_view: bool,
-    jobs: int,
-    **values: Any,
-) -> None:
-    """The paper's Table 5: relative poses from matched SIFT keypoints, against known ones.
+def phototourism(scenes: tuple[Path, ...], tune: tuple[Path, ...], multi_view: bool, jobs: int, **values: Any) -> None:
+    """The paper's Table 5: relative poses from matched keypoints, against known ones.
 
     SCENES are COLMAP models with undistorted images (sparse/, images/), scenes of the Image Matching Challenge
     (set_100/), or correspondence files of scenes. mAA is the mean of the shares of pairs within 1, 2, ... 10 degrees,
     mAP of those within 5, 10 and 15 degrees.
     """
-    from logpolar.evaluation.keypoint_sources import sift_source
-
     common, settings = take_common(values), make_settings(PhototourismOptions, values)
-    run = _Run(common, settings, sift_source(settings.keypoints, settings.contrast, fixed_size), multi_view, jobs)
+    source = take_source(values, settings.keypoints, settings.contrast, common.device)
+    run = _Run(common, settings, source, multi_view, jobs)
     _check(scenes, tune)
-    opened = open_descriptors(common)
+    opened = open_descriptors(common, keypoints=settings.keypoints)
+    by_source(opened, source)  # raises for those that do not go together
     measured, tuning = _read(scenes, run), _read(tune, run)
     with _one_thread_each(jobs), working(common):
         prepared, others = _prepare(measured, run, multi_view), _prepare(tuning, run, False)
         found = {name: _measure(name, descriptor, prepared, others, run) for name, descriptor in present(opened)}
-    more = {"multi_view": multi_view, "tune": [scene.name for scene in tuning], "fixed_size": fixed_size}
+    more = {"multi_view": multi_view, "tune": [scene.name for scene in tuning], **source.settings}
     data = {each.scene.name: _counts(each) for each in prepared}
     report = Report("phototourism", data, {**asdict(settings), **more}, opened, _COLUMNS)
     for name, results in found.items():
         _add(report, name, results, settings.seed)
     _add_notes(report, len(data))
+    note_keypoints(report, source)
     if found:
         report.figures[""] = lambda: _draw(found)
     report.write(common.output)
@@ -171,10 +165,10 @@ def _describe(name: str, descriptor: Descriptor, prepared: PreparedScene, run: _
     from logpolar.evaluation.cache import DescriptorCache
     from logpolar.evaluation.prepared_scenes import describe_scene
 
-    settings = {"opencv": cv2.__version__, **run.source.settings}
-    identity = prepared.scene.identity()
+    own, identity = descriptor.own_keypoints, prepared.scene.identity()
+    settings = {"opencv": cv2.__version__, **(own or run.source).settings}
     with DescriptorCache(run.common.cache, descriptor, "phototourism", identity, settings) as cache:
-        return describe_scene(prepared, cache, bar(f"{prepared.scene.name}, {name}"))
+        return describe_scene(prepared, cache, own, bar(f"{prepared.scene.name}, {name}"))
 
 
 # Results

@@ -11,12 +11,16 @@ spec                                  what it is                                
 ``mkd:FILE``                          kornia's MKD with a file of whitenings      lambda, antialias, size, set
 ``onnx:FILE``, ``torchscript:FILE``   any network for square patches              lambda, antialias, size, normalise,
                                                                                   scale, channels
+``opencv:NAME``                       a whole feature of OpenCV                   those of its class
+``kornia:NAME``                       a whole feature of kornia                   weights, those of its class
 ====================================  ==========================================  ===================================
 
 Convention:
     All descriptors come out as unit vectors, those of networks divided by their Euclidean length.
     lambda is the side of the patch in keypoint sizes (default 12), but for SIFT: see ``baselines``.
     The other options are those of ``patch_networks``.
+    Whole features describe keypoints of their own only: see ``whole_features``, ``opencv_features``,
+    ``kornia_features``.
 """
 
 from __future__ import annotations
@@ -33,6 +37,8 @@ import cv2
 
 from logpolar.errors import ModelError
 from logpolar.evaluation.baselines import SIFT_LAMBDA, root_sift, sift
+from logpolar.evaluation.keypoint_sources import KeypointSource
+from logpolar.evaluation.opencv_features import open_opencv_feature
 from logpolar.evaluation.pairs import Describe
 from logpolar.evaluation.patch_networks import (
     KORNIA_CLASSES,
@@ -42,6 +48,7 @@ from logpolar.evaluation.patch_networks import (
     settings_of,
 )
 from logpolar.evaluation.specs import Spec, parse_spec
+from logpolar.evaluation.whole_features import WholeFeature
 from logpolar.extraction import Extractor
 from logpolar.models import Model, load_model, shipped_models
 from logpolar.sampling.patterns import pattern_to_dict
@@ -57,6 +64,9 @@ _LABELS = {
     "mkd": "MKD",
 }
 
+FEATURE_KINDS = {"opencv": "OpenCV", "kornia": "kornia"}
+"""Kinds of whole features, and who made them."""
+
 
 @dataclass(frozen=True, eq=False)
 class Descriptor:
@@ -69,10 +79,13 @@ class Descriptor:
     name: str  # for tables
     identity: dict[str, Any]
     describe: Describe
+    own_keypoints: KeypointSource | None = None  # of a whole feature, which describes no others
 
 
-def open_descriptor(spec: str, device: str = "cpu") -> Descriptor:
+def open_descriptor(spec: str, device: str = "cpu", keypoints: int | None = None) -> Descriptor:
     """The descriptor of a spec; see above. ``device``: ``"cpu"`` or torch's name of a GPU, ``"cuda"``.
+
+    ``keypoints``: how many of an image whole features find at most; None where keypoints are given, which refuses them.
 
     Raises ``LogpolarError``, one line with the spec, for anything that cannot be opened. SIFT and ONNX files run on
     the CPU in any case; models do so through onnxruntime, and all else needs torch.
@@ -84,6 +97,8 @@ def open_descriptor(spec: str, device: str = "cpu") -> Descriptor:
         return _open_sift(parsed)
     if parsed.name in NETWORK_OPTIONS:
         return _open_network(parsed, device)
+    if parsed.name in FEATURE_KINDS:
+        return _open_feature(parsed, device, keypoints)
     return _open_model(parsed, device)
 
 
@@ -107,10 +122,25 @@ def _open_network(spec: Spec, device: str) -> Descriptor:
     return Descriptor(_label(label, settings, NETWORK_OPTIONS[spec.name]), identity, describe)
 
 
+def _open_feature(spec: Spec, device: str, keypoints: int | None) -> Descriptor:
+    if keypoints is None:
+        raise spec.error("has keypoints of its own; it can be measured on images (hpatches, phototourism) only")
+    if spec.name == "opencv":
+        extract, options, identity = open_opencv_feature(spec, keypoints)
+    else:
+        from logpolar.evaluation.kornia_features import open_kornia_feature
+
+        extract, options, identity = open_kornia_feature(spec, keypoints, device)
+    feature = WholeFeature(extract)
+    label = _label(f"{FEATURE_KINDS[spec.name]} {spec.file}", options, dict.fromkeys(options))
+    return Descriptor(label, identity, feature.describe, KeypointSource(feature.detect, identity))
+
+
 def _open_model(spec: Spec, device: str) -> Descriptor:
     shipped = spec.head in shipped_models()
     if not (shipped or spec.head.endswith(".safetensors") or Path(spec.head).is_file()):
-        known = [*_LABELS, *(kind for kind in NETWORK_OPTIONS if kind not in _LABELS), *shipped_models()]
+        kinds = [kind for kind in NETWORK_OPTIONS if kind not in _LABELS]
+        known = [*_LABELS, *kinds, *(f"{kind}:NAME" for kind in FEATURE_KINDS), *shipped_models()]
         raise spec.error(f"unknown name '{spec.head}' (known: {', '.join(known)}, or a model file)")
     spec.options({})
     try:

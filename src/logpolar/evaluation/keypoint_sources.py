@@ -1,4 +1,8 @@
-"""Where keypoints of images come from in protocols that detect them, and keypoints without the detector's sizes."""
+"""Where keypoints of images come from in protocols that detect them, and keypoints without the detector's sizes.
+
+Detectors are named by specs: ``sift``, ``opencv:NAME``, ``kornia:NAME``, see ``opencv_features``, ``kornia_features``.
+Whole features, which describe no keypoints but their own, are a source for themselves alone.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from logpolar.detection import Detector, SiftDetector
+from logpolar.evaluation.opencv_features import open_opencv_detector
+from logpolar.evaluation.specs import parse_spec
 from logpolar.images import to_gray
 from logpolar.keypoints import Keypoints
 
@@ -55,6 +61,23 @@ class KeypointSource:
     def resized(self, view: NDArray[np.uint8], keypoints: Keypoints) -> Keypoints:
         """Detected keypoints as they are described."""
         return with_fixed_size((view.shape[1], view.shape[0]), keypoints, self.fixed_size)
+
+
+def open_source(
+    text: str, most: int, contrast: float, fixed_size: FixedSize = None, device: str = "cpu"
+) -> KeypointSource:
+    """Keypoints of the detector of a spec, ``most`` of an image at most; ``contrast`` is SIFT's threshold."""
+    spec = parse_spec(text, "detector")
+    if spec.head == "sift":
+        spec.options({})
+        return sift_source(most, contrast, fixed_size)
+    if spec.name == "opencv":
+        return KeypointSource(*open_opencv_detector(spec, most), fixed_size)
+    if spec.name == "kornia":
+        from logpolar.evaluation.kornia_features import open_kornia_detector
+
+        return KeypointSource(*open_kornia_detector(spec, most, device), fixed_size)
+    raise spec.error(f"unknown name '{spec.head}' (known: sift, opencv:NAME, kornia:NAME)")
 
 
 def sift_source(keypoints: int, contrast: float, fixed_size: FixedSize = None) -> KeypointSource:

@@ -20,7 +20,7 @@ import numpy as np
 
 from logpolar.errors import LogpolarError, MissingExtraError
 from logpolar.evaluation.pairs import Describe
-from logpolar.evaluation.specs import Spec
+from logpolar.evaluation.specs import Spec, in_short
 from logpolar.images import to_gray
 from logpolar.keypoints import FloatArray, Keypoints
 from logpolar.sampling import Cartesian, ImagePyramid
@@ -100,7 +100,7 @@ def _checked(spec: Spec, describe: Describe) -> Describe:
         except LogpolarError:
             raise
         except Exception as error:  # onnxruntime's own errors share no base class
-            raise spec.error(f"{spec.file}: cannot run the network ({_in_short(error)})") from error
+            raise spec.error(f"{spec.file}: cannot run the network ({in_short(error)})") from error
         if raw.ndim != 2 or len(raw) != len(keypoints):
             raise spec.error(f"{spec.file}: gives shape {raw.shape} for {len(keypoints)} patches, not (count, values)")
         if not np.isfinite(raw).all():
@@ -174,7 +174,7 @@ def _onnx_network(spec: Spec, content: bytes) -> tuple[Callable[[Array], FloatAr
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", empty)
             session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's own errors share no base class
-        raise spec.error(f"{spec.file}: no ONNX network with its weights inside ({_in_short(error)})") from error
+        raise spec.error(f"{spec.file}: no ONNX network with its weights inside ({in_short(error)})") from error
     inputs = session.get_inputs()
     if len(inputs) != 1:
         raise spec.error(f"{spec.file}: the network takes {len(inputs)} inputs, not patches alone")
@@ -188,19 +188,26 @@ def _onnx_network(spec: Spec, content: bytes) -> tuple[Callable[[Array], FloatAr
 
 def _torch_module(spec: Spec, content: bytes, settings: Mapping[str, Any], device: str) -> nn.Module:
     """On the device, in evaluation mode."""
-    try:
-        import torch
-    except ImportError as error:
-        raise MissingExtraError(f"descriptor '{spec.text}'", "torch") from error
-    if device != "cpu" and not torch.cuda.is_available():
-        raise spec.error("torch sees no CUDA device")
+    check_torch(spec, device)
+    import torch
+
     if spec.name != "torchscript":
         return _kornia_module(spec, content, settings).to(device).eval()
     try:
         module: nn.Module = torch.jit.load(io.BytesIO(content), map_location=device)  # type: ignore[no-untyped-call]
     except Exception as error:  # of several kinds, RuntimeError and those of zip files among them
-        raise spec.error(f"{spec.file}: no TorchScript network ({_in_short(error)})") from error
+        raise spec.error(f"{spec.file}: no TorchScript network ({in_short(error)})") from error
     return module.eval()
+
+
+def check_torch(spec: Spec, device: str) -> None:
+    """Raise unless torch is installed and sees the device."""
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingExtraError(f"{spec.what} '{spec.text}'", "torch") from error
+    if device != "cpu" and not torch.cuda.is_available():
+        raise spec.error("torch sees no CUDA device")
 
 
 def _kornia_module(spec: Spec, content: bytes, settings: Mapping[str, Any]) -> nn.Module:
@@ -208,7 +215,7 @@ def _kornia_module(spec: Spec, content: bytes, settings: Mapping[str, Any]) -> n
         from kornia import feature
     except ImportError as error:
         raise MissingExtraError(f"descriptor '{spec.text}'", "baselines") from error
-    weights = _read_weights(spec, content)
+    weights = read_weights(spec, content, spec.file)
     try:
         if spec.name == "mkd":
             return _mkd_module(weights[settings["set"]], settings["size"])
@@ -217,17 +224,18 @@ def _kornia_module(spec: Spec, content: bytes, settings: Mapping[str, Any]) -> n
         module.load_state_dict(_as_tfeat(state) if spec.name in ("tfeat", "hardtfeat") else state)
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
         what = "whitening of MKD" if spec.name == "mkd" else f"weights of {KORNIA_CLASSES[spec.name]}"
-        raise spec.error(f"{spec.file}: not the {what} ({_in_short(error)})") from error
+        raise spec.error(f"{spec.file}: not the {what} ({in_short(error)})") from error
     return module
 
 
-def _read_weights(spec: Spec, content: bytes) -> Any:
+def read_weights(spec: Spec, content: bytes, path: str) -> Any:
+    """Weights in torch's format, which are never unpickled."""
     import torch
 
     try:
         return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # of many kinds: whatever the pickle's remains lead to
-        raise spec.error(f"{spec.file}: torch finds no plain weights in it") from error
+        raise spec.error(f"{path}: torch finds no plain weights in it") from error
 
 
 def _as_tfeat(state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -257,9 +265,3 @@ def _mkd_module(whitening: Any, size: int) -> nn.Module:
     without: Any = None  # which kornia's types do not know of
     kernels = MKDDescriptor(patch_size=size, kernel_type=_WHITENING_WIDTHS[width], whitening=without)
     return nn.Sequential(kernels, Whitening("pcawt", whitening, in_dims=width))
-
-
-def _in_short(error: Exception) -> str:
-    """What a library says, as part of one line."""
-    words = " ".join(f"{type(error).__name__}: {error}".split())
-    return words if len(words) <= 200 else f"{words[:200]} ..."

@@ -119,13 +119,17 @@ class DescribedImage:
 
 
 def describe_scene(
-    prepared: PreparedScene, describe: Describe | Describer, progress: Progress = iter
+    prepared: PreparedScene,
+    describe: Describe | Describer,
+    source: KeypointSource | None = None,
+    progress: Progress = iter,
 ) -> dict[int, DescribedImage]:
-    """All images that pairs or bags need, each described once."""
+    """All images that pairs or bags need, each described once; at other keypoints if there is a ``source`` of them."""
     described, named = {}, describe_named(describe)
     for row in progress(list(prepared.views)):
-        image, keypoints = prepared.scene.images[row], prepared.keypoints[row]
-        descriptors = named(image.name, prepared.views[row], keypoints)
+        image, view = prepared.scene.images[row], prepared.views[row]
+        keypoints = prepared.keypoints[row] if source is None else source(view)
+        descriptors = named(image.name, view, keypoints)
         if len(descriptors) != len(keypoints) or not np.isfinite(descriptors).all():
             raise ValueError(f"{len(keypoints)} keypoints need as many finite descriptors")
         described[row] = DescribedImage(image.camera, keypoints.xy, descriptors)

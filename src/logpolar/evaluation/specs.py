@@ -21,6 +21,7 @@ class Spec:
     text: str
     head: str
     given: dict[str, str]
+    what: str = "descriptor"  # or detector, for errors
 
     @property
     def name(self) -> str:
@@ -32,7 +33,7 @@ class Spec:
 
     def error(self, message: str) -> LogpolarError:
         """One line that says which of the descriptors on a command line is meant."""
-        return LogpolarError(f"descriptor '{self.text}': {' '.join(message.split())}")
+        return LogpolarError(f"{self.what} '{self.text}': {' '.join(message.split())}")
 
     def options(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
         """The defaults, those replaced that the spec gives; an option without a default is unknown."""
@@ -47,23 +48,43 @@ class Spec:
                 raise self.error(f"{key} must be {error}, not '{value}'") from error
         return chosen
 
-    def read_file(self) -> bytes:
-        if not self.file:
+    def read_file(self, path: str | None = None) -> bytes:
+        """The content of the file after the colon, or of another one that the spec names."""
+        path = self.file if path is None else path
+        if not path:
             raise self.error(f"needs a file: {self.name}:FILE")
         try:
-            return Path(self.file).read_bytes()
+            return Path(path).read_bytes()
         except OSError as error:
-            raise self.error(f"{self.file}: {in_words(error)}") from error
+            raise self.error(f"{path}: {in_words(error)}") from error
 
 
-def parse_spec(text: str) -> Spec:
+def parse_spec(text: str, what: str = "descriptor") -> Spec:
     found = _SPEC.fullmatch(text)
     assert found is not None  # the head takes whatever is no option
     pairs = [part.split("=", 1) for part in found["options"].split(",")[1:]]
-    spec = Spec(text, found["head"], dict(pairs))
+    spec = Spec(text, found["head"], dict(pairs), what)
     if len(spec.given) < len(pairs):
         raise spec.error("an option is given twice")
     return spec
+
+
+def plain_value(text: str) -> bool | int | float | str:
+    """The value of an option that is somebody else's, by what it looks like."""
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def in_short(error: Exception) -> str:
+    """What a library says, as part of one line."""
+    words = " ".join(f"{type(error).__name__}: {error}".split())
+    return words if len(words) <= 200 else f"{words[:200]} ..."
 
 
 def _positive(text: str) -> float:
