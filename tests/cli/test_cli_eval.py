@@ -225,6 +225,33 @@ class TestHPatches:
                 described.add(file["images"]["v_one%2F1"][:].tobytes())
         assert len(described) == 6
 
+    def test_whole_features(self, sequences, tmp_path):
+        """Ranks and matches of their own keypoints; rows in the order of the command line."""
+        options = ("--keypoints", 120, "--cache", tmp_path / "cache", "--detector", "opencv:GFTTDetector")
+        specs = (
+            "-d",
+            "opencv:ORB",
+            "-d",
+            "sift",
+            "-d",
+            "opencv:SIFT",
+            "-d",
+            "kornia:DISK,weights=no",
+            "--skip-missing",
+        )
+        results = [succeed("hpatches", sequences, *specs, "-o", tmp_path, *options).output for _ in range(2)]
+        assert results[0] == results[1]
+        document = read(tmp_path, "hpatches")
+        assert list(document["results"]) == ["OpenCV ORB", "SIFT", "OpenCV SIFT"]
+        assert document["options"]["detector"]["class"] == "GFTTDetector"
+        found = {name: scores[0]["splits"]["viewpoint"] for name, scores in document["results"].items()}
+        assert len({score["correspondences"] for score in found.values()}) == 3
+        assert all(score["matching_accuracy"][2] > 0.8 for score in found.values())
+        assert found["OpenCV SIFT"]["rank1"] > 0.8
+        assert "| kornia:DISK,weights=no | weights not at hand |" in results[0]
+        assert "Keypoints: opencv GFTTDetector." in results[0]
+        assert len(list((tmp_path / "cache").iterdir())) == 3
+
     def test_bad_folders(self, sequences, tmp_path):
         arguments = ("-d", "sift", "-o", tmp_path / "results")
         assert_one_error(run("hpatches", tmp_path / "nowhere", *arguments), "nowhere", "no such file")
@@ -293,6 +320,9 @@ class TestBadInput:
         }.items():
             result = run("patches", photo_file, "-d", spec, "-o", tmp_path / "results")
             assert_one_error(result, f"descriptor '{spec}'", words)
+        for command in ("patches", "retrieval", "amos"):
+            result = run(command, photo_file, "-d", "opencv:ORB", "-o", tmp_path / "results")
+            assert_one_error(result, "descriptor 'opencv:ORB': has keypoints of its own")
         result = run("patches", photo_file, "-d", "sift", "-d", "sift,lambda=12", "-o", tmp_path / "results")
         assert_one_error(result, "'sift' and 'sift,lambda=12' are the same")
         result = run("patches", photo_file, "-d", "sift", "-o", tmp_path / "results", "--device", "tpu")

@@ -88,6 +88,22 @@ def test_fixed_size(scene, tmp_path):
     assert len(list((tmp_path / "cache").iterdir())) == 2
 
 
+def test_whole_features_and_detectors(scene, tmp_path):
+    """ORB has its own keypoints, RootSIFT those of the detector; the cache keeps them apart."""
+    arguments = (scene, "-d", "rootsift", "-d", "opencv:ORB", "--no-multi-view", "--cache", tmp_path / "cache")
+    sift, orb, again = (
+        measure(tmp_path, *arguments, "--detector", detector) for detector in ("sift", "opencv:ORB", "sift")
+    )
+    assert sift["results"] == again["results"]
+    assert sift["results"]["OpenCV ORB"] == orb["results"]["OpenCV ORB"]
+    assert sift["results"]["RootSIFT"] != orb["results"]["RootSIFT"]
+    assert [each["options"]["detector"]["kind"] for each in (sift, orb)] == ["sift", "opencv"]
+    assert sift["descriptors"][1]["identity"]["keypoints"] == 200
+    assert sift["results"]["OpenCV ORB"]["stereo"]["castle"]["matches_median"] > 0
+    assert len(list((tmp_path / "cache").iterdir())) == 3
+    assert "On keypoints of their own: OpenCV ORB." in (tmp_path / "phototourism.md").read_text()
+
+
 class TestCache:
     def test_second_run_does_not_describe(self, scene, tmp_path, monkeypatch):
         arguments = (scene, "-d", "rootsift", "--no-multi-view")
@@ -124,6 +140,9 @@ def test_bad_input(scene, tmp_path):
         ((scene, "--device", "abacus"), "abacus"),
         ((scene, "-d", "rootsift,lambda=12"), "are the same descriptor"),
         ((tmp_path / "nowhere",), "no such file"),
+        ((scene, "-d", "opencv:ORB", "--fixed-size", "median"), "'OpenCV ORB' has keypoints of its own"),
+        ((scene, "-d", "opencv:Nothing"), "has no feature 'Nothing'"),
+        ((scene, "--detector", "opencv:Nothing"), "detector 'opencv:Nothing'"),
     ):
         assert_one_error(run(*arguments, "-d", "rootsift", *SMALL, "-o", tmp_path / "out"), words)
     assert not (tmp_path / "out").exists()

@@ -12,6 +12,7 @@ from logpolar.cameras import Camera
 from logpolar.colmap.mapping import map_images
 from logpolar.errors import MissingExtraError
 from logpolar.evaluation.baselines import root_sift
+from logpolar.evaluation.keypoint_sources import KeypointSource
 from logpolar.evaluation.phototourism import PoseResults, evaluate_multi_view, evaluate_stereo, tune_ratio
 from logpolar.evaluation.phototourism_options import PhototourismOptions
 from logpolar.evaluation.pose_scores import PoseScore, find_pose, map15
@@ -25,6 +26,7 @@ from logpolar.evaluation.prepared_scenes import (
     prepare_scene,
 )
 from logpolar.evaluation.stereo import NO_POSE, mean_average_accuracy, pose_error, relative_pose, shares_within
+from logpolar.evaluation.whole_features import WholeFeature
 from logpolar.keypoints import Keypoints
 
 OPTIONS = PhototourismOptions(bags_5=3, bags_10=0, bags_25=0)
@@ -261,6 +263,17 @@ class TestDetected:
         assert len(counted) == len(ready.views)
         # Tiny images, some at 2.5 times the distance: far from right, and as far from chance, which is below 0.05.
         assert evaluate_stereo(ready, images, options).score.maa10 > 0.2
+
+    def test_own_keypoints(self, scene, prepared, true_images):
+        """A whole feature that finds the points of the world: poses are right, whatever was prepared."""
+        ready = prepare_scene(scene, replace(OPTIONS, keypoints=5, pairs=4))
+        by_view = {
+            view.tobytes(): (prepared.keypoints[row], true_images[row].descriptors) for row, view in ready.views.items()
+        }
+        feature = WholeFeature(lambda view: by_view[view.tobytes()])
+        images = describe_scene(ready, feature.describe, KeypointSource(feature.detect, {"kind": "truth"}))
+        result = evaluate_stereo(ready, images, OPTIONS)
+        assert max(max(each.errors) for each in result.results) < 0.5
 
     def test_wrong_descriptors(self, scene):
         ready = prepare_scene(scene, replace(OPTIONS, pairs=1))
