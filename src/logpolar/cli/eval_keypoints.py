@@ -76,4 +76,4 @@ def note_keypoints(report: Report, source: KeypointSource) -> None:
         report.notes.append(f"Keypoints: {source.identity['kind']} {source.identity['class']}.")
     own = [name for name, descriptor in present(report.opened) if descriptor.own_keypoints is not None]
     if own:
-        report.notes.append(f"On keypoints of their own, and so on other correspondences: {', '.join(own)}.")
+        report.notes.append(f"On keypoints of their own: {', '.join(own)}.")
