@@ -16,7 +16,7 @@ class HPatchesOptions:
 
     mode: str = setting("paper", "Protocol: the paper's, or all pairs of all sequences.", choices=("paper", "full"))
     max_size: int = setting(0, "Images with a longer side than this are reduced to it; 0 for no limit.", 0)
-    keypoints: int = setting(3000, "SIFT keypoints of an image, the strongest.", 1)
+    keypoints: int = setting(3000, "Keypoints of an image, the strongest.", 1)
     contrast: float = setting(0.04, "SIFT's contrast threshold; lower finds more and fainter keypoints.", 0)
     max_angle: float = setting(25.0, "Degrees between orientations that correspond; 180 for no limit.", 0, 180)
     turn: float = setting(0.0, "Degrees by which second images are turned, clockwise on the screen.", -180, 180)

@@ -17,7 +17,7 @@ RATIOS = (0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
 class PhototourismOptions:
     """How keypoints become matches and matches poses, and which images are taken together."""
 
-    keypoints: int = setting(2048, "SIFT keypoints of an image, the strongest; 2048 and 8000 are usual.", 1)
+    keypoints: int = setting(2048, "Keypoints of an image, the strongest; 2048 and 8000 are usual.", 1)
     contrast: float = setting(0.0, "SIFT's contrast threshold; 0 lets faint keypoints fill the number.", 0)
     ratio: float = setting(DEFAULT_RATIO, "Ratio test: most that best over second best distance may be.", 0.01, 1)
     mutual: bool = setting(True, "Matches are each other's nearest neighbours.")
