@@ -3,7 +3,7 @@
 python benchmarks/shipped_models.py SET --test TEST --zoom ZOOM --tune TUNE -o FOLDER
 
 SET holds the correspondence files of the scenes, ``photos.h5`` and, in ``zoomed/``, those of the same scenes with
-reduced second images; TEST those of scenes that are not trained on, ZOOM those of the latter with reduced second images,
+reduced second images; TEST those of scenes that are not trained on, ZOOM those of the latter with second images reduced,
 TUNE such of images that validate, to choose ratios on (docs/datasets.md has the commands). In this order: the default
 model, the two of the paper's recipe, the default with other seeds, a short run twice with the same seed, the ablation
 over lambda. Measuring goes on in processes of its own while the next model is trained. What is there already is not
