@@ -3,11 +3,12 @@
 python benchmarks/shipped_models.py SET --test TEST --zoom ZOOM --tune TUNE -o FOLDER
 
 SET holds the correspondence files of the scenes, ``photos.h5`` and, in ``zoomed/``, those of the same scenes with
-reduced second images; TEST those of scenes that are not trained on, ZOOM those of the latter with second images reduced,
-TUNE such of images that validate, to choose ratios on (docs/datasets.md has the commands). In this order: the default
-model, the two of the paper's recipe, the default with other seeds, a short run twice with the same seed, the ablation
-over lambda. Measuring goes on in processes of its own while the next model is trained. What is there already is not
-made again.
+reduced second images; TEST those of scenes that are not trained on; ZOOM those of the latter with altered second
+images, ``SCENE-zoom3.h5``; TUNE such of images that validate, to choose ratios on (docs/datasets.md has the commands).
+
+In this order: the default model, the two of the paper's recipe, the default with other seeds, a short run twice with
+the same seed, the ablation over lambda. Measuring (``logpolar eval``) goes on in processes of its own while the next
+model is trained. What is there already is not made again.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import json
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,7 +38,6 @@ from logpolar.training.validation import summary
 SCENES = "10 landmark scenes of the Oxford Buildings set and of Google Landmarks v2, with COLMAP poses and depth"
 PHOTOS = "; views of 640 modified Pixabay photos through random homographies"
 BY_THE_PAPER = "by the recipe of the paper's code, with the right sign of the angle."
-HERE = Path(__file__).parent
 
 
 def arguments() -> argparse.Namespace:
@@ -83,9 +84,11 @@ class Work:
         self.say(f"{folder.name}: validation {summary(report.scores).in_words()}")
         return report.model
 
-    def measure(self, script: str, *arguments: str) -> None:
-        command = [sys.executable, str(HERE / script), *arguments, "--device", self.device.type]
-        self._jobs.append(subprocess.Popen(command))
+    def measure(self, protocol: str, output: Path, *arguments: str | Path) -> None:
+        """``logpolar eval``, unless its results are there."""
+        if not (output / f"{protocol}.json").exists():
+            command = [sys.executable, "-m", "logpolar", "eval", protocol, *map(str, arguments), "-o", str(output)]
+            self._jobs.append(subprocess.Popen([*command, "--device", self.device.type]))
 
     def wait(self) -> None:
         for job in self._jobs:
@@ -141,12 +144,8 @@ def main() -> None:
     for config in (default, paper, cartesian):
         models.append(work.train(config, options.output / config.name))
         test(work, models[-1], tests)
-    specs = [argument for spec in (*models, *options.descriptor) for argument in ("-d", str(spec))]
-    for folder, part in ((options.zoom, "test"), (options.tune, "validation")):
-        if folder:
-            target = options.output / f"zoom-{part}.json"
-            jobs = ["--part", part, "--pairs", "50", "--jobs", str(options.jobs), "-o", str(target)]
-            work.measure("zoom.py", str(folder), *specs, *jobs)
+    if options.zoom:
+        measure_zoom(work, [*models, *options.descriptor])
     for seed in range(1, options.seeds):
         if work.has_time(options.steps):
             other = replace(default, run=replace(default.run, seed=seed))
@@ -154,13 +153,46 @@ def main() -> None:
     repeat(work, default)
     run_ablation(work, paper, tests)
     work.wait()
+    if options.zoom:
+        work.say("altered second images\n" + zoom_table(options.output / "zoom"))
     work.say("done")
 
 
 def test(work: Work, model: Path, tests: list[Path]) -> None:
-    target = model.with_name("test.json")
-    if not target.exists():
-        work.measure("scenes.py", *map(str, tests), "-d", str(model), "-o", str(target))
+    work.measure("patches", model.with_name("test"), *tests, "-d", model, "--resamples", "0")
+
+
+def measure_zoom(work: Work, descriptors: list[Path | str]) -> None:
+    """Ranks and poses, 50 image pairs a file, poses of 2000 keypoints with the ratio that is best on TUNE."""
+    options, folder = work.options, work.options.output / "zoom"
+    files = sorted(options.zoom.glob("*.h5"))
+    specs = [argument for spec in descriptors for argument in ("-d", spec)]
+    work.measure("patches", folder, *files, *specs, "--pairs", "50", "--resamples", "0")
+    tune = (
+        [argument for path in sorted(options.tune.glob("*.h5")) for argument in ("--tune", path)]
+        if options.tune
+        else []
+    )
+    settings = ["--no-multi-view", "--keypoints", "2000", "--pairs", "50", "--jobs", str(options.jobs)]
+    work.measure("phototourism", folder, *files, *specs, *tune, *settings)
+
+
+def zoom_table(folder: Path) -> str:
+    """rank-1 and mAA at 10 degrees by descriptor and alteration, means over scenes."""
+    cells: dict[str, dict[str, list[list[float]]]] = defaultdict(lambda: defaultdict(lambda: [[], []]))
+    read = {name: json.loads((folder / f"{name}.json").read_text())["results"] for name in ("patches", "phototourism")}
+    for name, scenes in read["patches"].items():
+        stereo = read["phototourism"][name]["stereo"]
+        for scene in stereo:
+            ranks, accuracies = cells[name][scene.rpartition("-")[2]]
+            ranks.append(scenes[scene]["rank1"])
+            accuracies.append(stereo[scene]["maa10"])
+    kinds = sorted({kind for row in cells.values() for kind in row})
+    lines = ["| rank-1, mAA | " + " | ".join(kinds) + " |", "|---" * (len(kinds) + 1) + "|"]
+    for name, row in cells.items():
+        shown = [", ".join(f"{sum(values) / len(values):.3f}" for values in row[kind]) for kind in kinds]
+        lines.append(f"| {name}, ratio {read['phototourism'][name]['ratio']:g} | " + " | ".join(shown) + " |")
+    return "\n".join(lines)
 
 
 def run_ablation(work: Work, paper: TrainingConfig, tests: list[Path]) -> None:

@@ -7,10 +7,12 @@ import h5py
 import numpy as np
 import pytest
 
-from dataset_files import make_image, make_pair, write
+from dataset_files import SETTINGS, make_image, make_pair, write
 from logpolar.cameras import Camera
 from logpolar.errors import LogpolarError
+from logpolar.evaluation.phototourism_options import PhototourismOptions
 from logpolar.evaluation.posed_scenes import read_scene
+from logpolar.evaluation.prepared_scenes import prepare_scene
 from synthetic_world import standard_world, write_workspace
 
 NAMES = [f"view{number}.png" for number in range(6)]
@@ -166,7 +168,7 @@ class TestCorrespondenceFiles:
 
     def test_pairs_with_correspondences(self, tmp_path, cameras):
         images = [make_image(f"{letter}.png", seed=n, camera=cameras[n]) for n, letter in enumerate("abcd")]
-        altered = make_image("b.png@shrink3", seed=4, camera=cameras[4])
+        altered = make_image("b.png@shrunk-3", seed=4, camera=cameras[4])
         pairs = [
             make_pair(images[2], images[0]),
             make_pair(images[0], images[1], count=0),
@@ -177,10 +179,32 @@ class TestCorrespondenceFiles:
         write(path, [*images, altered], pairs)
         scene = read_scene(path)
         assert scene.name == "scene"
-        assert [image.name for image in scene.images] == ["a.png", "b.png", "c.png", "d.png"]
-        assert scene.pairs == [(0, 2), (1, 3)]
+        assert [image.name for image in scene.images] == ["a.png", "b.png", "c.png", "d.png", "b.png@shrunk-3"]
+        assert scene.pairs == [(0, 2), (1, 3), (3, 4)]
+        assert not scene.altered
         assert scene.images[1].read().shape == (31, 40)
         np.testing.assert_allclose(scene.images[1].camera.table, cameras[1].table)
+
+    @pytest.mark.parametrize("second", [{"shrink": 3.0, "turn": 0.0}, {"shrink": 1.0, "turn": 45.0}])
+    def test_altered_copies(self, tmp_path, cameras, second):
+        """They stand where the first images stand, so that sets of images make no sense."""
+        images = [make_image(name, seed=n, camera=cameras[n]) for n, name in enumerate(("a.png", "b.png@altered"))]
+        path = tmp_path / "scene.h5"
+        write(path, images, [make_pair(*images)], {**SETTINGS, "second": second})
+        scene = read_scene(path)
+        assert scene.altered
+        assert scene.pairs == [(0, 1)]
+        with pytest.raises(LogpolarError, match="two views only"):
+            prepare_scene(scene, PhototourismOptions(), multi_view=True)
+
+    def test_a_part(self, tmp_path, cameras):
+        parts = ("train", "train", "validation", "validation")
+        images = [make_image(f"{n}.png", 20, part, n, camera=cameras[n]) for n, part in enumerate(parts)]
+        path = tmp_path / "scene.h5"
+        write(path, images, [make_pair(images[0], images[1]), make_pair(images[3], images[2])])
+        assert read_scene(path).pairs == [(0, 1), (2, 3)]
+        assert read_scene(path, part="validation").pairs == [(2, 3)]
+        assert read_scene(path, part="test").pairs == [(0, 1), (2, 3)]
 
     def test_photos_have_no_cameras(self, tmp_path):
         images = [make_image("a.png"), make_image("b.png", seed=1)]

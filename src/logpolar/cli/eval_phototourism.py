@@ -53,7 +53,8 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     multiple=True,
     metavar="SCENE",
     type=click.Path(path_type=Path),
-    help="Choose the ratio of each descriptor on this other scene instead; repeatable.",
+    help="Choose the ratio of each descriptor on this other scene instead, of a correspondence file on the pairs that "
+    "validate, if there are any; repeatable.",
 )
 @click.option("--multi-view/--no-multi-view", default=True, show_default=True, help="Needs the extra 'sfm'.")
 @jobs_option
@@ -70,7 +71,7 @@ def phototourism(scenes: tuple[Path, ...], tune: tuple[Path, ...], multi_view: b
     _check(scenes, tune)
     opened = open_descriptors(common, keypoints=settings.keypoints)
     by_source(opened, source)  # raises for those that do not go together
-    measured, tuning = _read(scenes, run), _read(tune, run)
+    measured, tuning = _read(scenes, run), _read(tune, run, "validation")
     with _one_thread_each(jobs), working(common):
         prepared, others = _prepare(measured, run, multi_view), _prepare(tuning, run, False)
         found = {name: _measure(name, descriptor, prepared, others, run) for name, descriptor in present(opened)}
@@ -116,10 +117,11 @@ def _one_thread_each(jobs: int) -> Iterator[None]:
             del os.environ[name]
 
 
-def _read(paths: tuple[Path, ...], run: _Run) -> list[PosedScene]:
+def _read(paths: tuple[Path, ...], run: _Run, part: str | None = None) -> list[PosedScene]:
     from logpolar.evaluation.posed_scenes import read_scene
 
-    scenes = [read_scene(path, run.options.min_shared, run.options.min_visibility) for path in paths]
+    least = run.options.min_shared, run.options.min_visibility
+    scenes = [read_scene(path, *least, part) for path in paths]
     names = {scene.name for scene in scenes}
     if len(names) < len(scenes):
         raise LogpolarError("two scenes have the same name, and so would their results")

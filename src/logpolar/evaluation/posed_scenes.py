@@ -8,8 +8,8 @@ Three kinds are read, told apart by what is there:
       ``calibration/calibration_NAME.h5`` (K, R, T: X_camera = R X + T) and, if they were downloaded, ``images.txt`` and
       ``visibility.txt``, which name the images and their lists of visibility in the same order. The visibility of a
       pair is the smaller of its two; without lists, all images are paired;
-    - a correspondence file of a scene (``logpolar dataset colmap``): pairs with correspondences. Second images that
-      were reduced or turned on purpose, whose names have an '@', are left out.
+    - a correspondence file of a scene (``logpolar dataset colmap``): pairs with correspondences. Second images may
+      have been reduced or turned on purpose.
 
 Convention:
     K of the challenge comes from COLMAP, whose pixels have their centres at halves; cameras here are as everywhere in
@@ -37,7 +37,6 @@ from logpolar.images import IMAGE_SUFFIXES, read_gray, read_image, to_bytes
 
 Gray = NDArray[np.uint8]
 
-_ALTERED = "@"
 _FILES = (".h5", ".hdf5")
 _SET = "set_100"
 
@@ -59,6 +58,7 @@ class PosedScene:
     images: list[PosedImage]
     pairs: list[tuple[int, int]]
     left_out: dict[str, str] = field(default_factory=dict)
+    altered: bool = False  # whether second images are reduced or turned copies, which stand where the first ones stand
 
     def identity(self) -> dict[str, str]:
         """What tells the images from others of the same names without reading them: their cameras."""
@@ -69,16 +69,19 @@ class PosedScene:
         return {"scene": digest.hexdigest()[:32]}
 
 
-def read_scene(path: str | Path, min_shared: int = 30, min_visibility: float = 0.1) -> PosedScene:
+def read_scene(
+    path: str | Path, min_shared: int = 30, min_visibility: float = 0.1, part: str | None = None
+) -> PosedScene:
     """Read a scene of any of the three kinds; raises unless there is a pair of images.
 
-    ``min_shared``: points of a COLMAP model; ``min_visibility``: of the challenge, between 0 and 1.
+    ``min_shared``: points of a COLMAP model; ``min_visibility``: of the challenge, between 0 and 1. ``part``: of a
+    correspondence file only pairs of this part, unless it has none.
     """
     path = Path(path)
     if not path.exists():
         raise StorageError(f"{path}: no such file or folder")
     if path.is_file():
-        scene = _read_correspondences(path)
+        scene = _read_correspondences(path, part)
     elif (path / "sparse").is_dir():
         scene = _read_colmap(path, min_shared)
     elif place := _challenge_folder(path):
@@ -222,18 +225,17 @@ def _read_numbers(path: Path, count: int) -> Matrix:
 # Correspondence files
 
 
-def _read_correspondences(path: Path) -> PosedScene:
+def _read_correspondences(path: Path, part: str | None) -> PosedScene:
     if path.suffix not in _FILES:
         raise StorageError(f"{path}: not a scene with known poses (a folder, or a correspondence file .h5)")
     with CorrespondenceFile(path) as file:
         names = [entry.name for entry in file.images]
-        cameras = {
-            number: camera
-            for number, name in enumerate(names)
-            if _ALTERED not in name and (camera := file.read_camera(number)) is not None
-        }
+        found = ((number, file.read_camera(number)) for number in range(len(names)))
+        cameras = {number: camera for number, camera in found if camera is not None}
+        numbers = file.pairs(part) or file.pairs()
         counts = np.diff(file.correspondence_rows, axis=1).ravel()
-        linked = file.pair_images[counts > 0].tolist()
+        linked = file.pair_images[np.array([n for n in numbers if counts[n] > 0], np.intp)].tolist()
+        altered = file.settings.get("second", {})
     if not cameras:
         raise StorageError(f"{path}: no image in this file has a camera (only files of scenes have, not of photos)")
     rows = {number: row for row, number in enumerate(cameras)}
@@ -241,7 +243,8 @@ def _read_correspondences(path: Path) -> PosedScene:
         PosedImage(names[number], camera, partial(_read_stored, path, number)) for number, camera in cameras.items()
     ]
     pairs = {(min(rows[i], rows[j]), max(rows[i], rows[j])) for i, j in linked if i in rows and j in rows}
-    return PosedScene(path.stem, images, sorted(pairs))
+    is_altered = altered.get("shrink", 1) != 1 or altered.get("turn", 0) != 0
+    return PosedScene(path.stem, images, sorted(pairs), altered=is_altered)
 
 
 def _read_stored(path: Path, number: int) -> Gray:

@@ -15,6 +15,7 @@ import numpy as np
 
 from logpolar.cameras import Camera
 from logpolar.colmap.library import import_pycolmap
+from logpolar.errors import LogpolarError
 from logpolar.evaluation.keypoint_sources import KeypointSource, sift_source
 from logpolar.evaluation.pairs import Describe, Describer, describe_named
 from logpolar.evaluation.phototourism_options import PhototourismOptions
@@ -52,6 +53,10 @@ def prepare_scene(
     """
     check_estimator(options.estimator)
     if multi_view:
+        if scene.altered:
+            raise LogpolarError(
+                f"{scene.name}: has reduced or turned copies of images, which give poses of two views only"
+            )
         import_pycolmap("multi-view evaluation")
     pairs = draw_pairs(scene, options.pairs, options.seed)
     sizes = options.bags if multi_view else {}
