@@ -19,7 +19,7 @@ from common import save
 from logpolar.datasets.correspondences import ImagePair, find_correspondences
 from logpolar.datasets.options import CorrespondenceRules
 from logpolar.detection import SiftDetector
-from logpolar.evaluation.baselines import root_sift
+from logpolar.evaluation.descriptors.baselines import root_sift
 from logpolar.evaluation.pairs import Describe, score_pairs
 from logpolar.extraction import Extractor
 from logpolar.images import read_gray, to_bytes, to_gray

@@ -18,8 +18,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from logpolar.datasets.files import CorrespondenceFile
+from logpolar.evaluation.descriptors.torch_describer import torch_describer
 from logpolar.evaluation.pairs import mean_score, score_file
-from logpolar.evaluation.torch_describer import torch_describer
 from logpolar.models import load_model
 from logpolar.training.config import find_files, read_config
 from logpolar.training.data import TrainingData, load_training_data

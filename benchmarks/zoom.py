@@ -33,9 +33,9 @@ from numpy.typing import NDArray
 
 from logpolar.datasets.building import versions
 from logpolar.datasets.files import CorrespondenceFile
-from logpolar.evaluation.descriptors import open_descriptor
+from logpolar.evaluation.descriptors.opening import open_descriptor
 from logpolar.evaluation.metrics import ranks
-from logpolar.evaluation.stereo import matched_errors, mean_average_accuracy
+from logpolar.evaluation.poses.stereo import matched_errors, mean_average_accuracy
 from logpolar.keypoints import FloatArray, Keypoints
 from logpolar.parallel import in_processes
 

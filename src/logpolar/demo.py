@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from logpolar.datasets.correspondences import warp_points
 from logpolar.drawing import Picture, draw_matches, stack
-from logpolar.evaluation.baselines import root_sift
+from logpolar.evaluation.descriptors.baselines import root_sift
 from logpolar.extraction import Extractor
 from logpolar.geometry import estimate_homography
 from logpolar.keypoints import FloatArray, Keypoints

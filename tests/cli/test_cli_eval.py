@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from dataset_commands import make_empty, make_file
 from helpers import assert_one_error, assert_picture
 from logpolar.cli import main
-from logpolar.evaluation import descriptors
+from logpolar.evaluation.descriptors import opening
 from logpolar.models import ModelCard, NetworkOptions, save_model
 from logpolar.network import DescriptorNetwork
 from logpolar.sampling import LogPolar
@@ -154,7 +154,7 @@ class TestCache:
         arguments = (photo_file, "-d", "rootsift", "-o", output, "--cache", cache)
         direct = succeed("patches", *arguments[:-2])
         first = succeed("patches", *arguments)
-        monkeypatch.setattr(descriptors, "root_sift", lambda *_, **__: pytest.fail("described again"))
+        monkeypatch.setattr(opening, "root_sift", lambda *_, **__: pytest.fail("described again"))
         again = succeed("patches", *arguments)
         assert direct.output == first.output == again.output
         assert len(list(cache.iterdir())) == 1

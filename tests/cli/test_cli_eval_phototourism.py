@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from helpers import assert_one_error, assert_picture
 from logpolar.cli import main
-from logpolar.evaluation import descriptors
+from logpolar.evaluation.descriptors import opening
 
 SMALL = ("-j", 1, "--keypoints", 200, "--pairs", 3)
 COLUMNS = (
@@ -109,7 +109,7 @@ class TestCache:
         arguments = (scene, "-d", "rootsift", "--no-multi-view")
         direct = measure(tmp_path, *arguments)
         first = measure(tmp_path, *arguments, "--cache", tmp_path / "cache")
-        monkeypatch.setattr(descriptors, "root_sift", lambda *_, **__: pytest.fail("described again"))
+        monkeypatch.setattr(opening, "root_sift", lambda *_, **__: pytest.fail("described again"))
         again = measure(tmp_path, *arguments, "--cache", tmp_path / "cache", "--pairs", 2)
         assert first["results"] == direct["results"]
         assert again["results"]["RootSIFT"]["stereo"]["castle"]["pairs"] == 2

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from helpers import assert_one_error
 from logpolar.cli import main
-from logpolar.evaluation import paper_plots
+from logpolar.evaluation.report import paper_plots
 from report_runs import amos_results, write_run
 
 
@@ -71,7 +71,7 @@ class TestBadInput:
 
 def test_without_matplotlib(tmp_path, monkeypatch):
     write_run(tmp_path / "results", "amos", amos_results(SIFT=0.5))
-    monkeypatch.delitem(sys.modules, "logpolar.evaluation.paper_plots", raising=False)
+    monkeypatch.delitem(sys.modules, "logpolar.evaluation.report.paper_plots", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     result = run("report", tmp_path / "results", "-o", tmp_path / "out")
     assert result.exit_code == 0

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from helpers import assert_one_error
 from logpolar.cli import main
-from logpolar.evaluation.runs import read_runs
+from logpolar.evaluation.report.runs import read_runs
 from logpolar.models import load_model
 from logpolar.training import run as running
 from logpolar.training.config import read_config

@@ -10,7 +10,7 @@ import torch
 
 from logpolar.errors import ImageError, LogpolarError
 from logpolar.evaluation.amos import SKIPPED, amos_pairs, score_amos
-from logpolar.evaluation.baselines import root_sift
+from logpolar.evaluation.descriptors.baselines import root_sift
 from logpolar.evaluation.options import AmosOptions
 
 VIEWS = ("00000100", "00004431", "00020000", "00030000")  # the second is one that the paper leaves out

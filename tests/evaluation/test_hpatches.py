@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from logpolar.errors import ImageError, LogpolarError
-from logpolar.evaluation.baselines import root_sift
+from logpolar.evaluation.descriptors.baselines import root_sift
 from logpolar.evaluation.hpatches import SKIPPED, hpatches_pairs
 from logpolar.evaluation.hpatches_scores import matching_accuracy, score_hpatches
 from logpolar.evaluation.options import HPatchesOptions

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from logpolar.evaluation import torch_describer
+from logpolar.evaluation.descriptors import torch_describer
 from logpolar.training.config import read_config
 from logpolar.training.options import TrainingConfig
 from training_runs import build_set, without_graphs

@@ -12,8 +12,8 @@ import torch
 from logpolar import load_model
 from logpolar.datasets.files import CorrespondenceFile
 from logpolar.errors import LogpolarError
+from logpolar.evaluation.descriptors.torch_describer import torch_describer
 from logpolar.evaluation.pairs import Score, score_file
-from logpolar.evaluation.torch_describer import torch_describer
 from logpolar.sampling.patterns import Cartesian, LogPolar
 from logpolar.training import ablation
 from logpolar.training.ablation import AblationRow, ablate, table_csv, table_markdown, with_support

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from logpolar.cli.eval_keypoints import Groups
-    from logpolar.evaluation.descriptors import Descriptor
+    from logpolar.evaluation.descriptors.keypoint_sources import KeypointSource
+    from logpolar.evaluation.descriptors.opening import Descriptor
     from logpolar.evaluation.hpatches_scores import HPatchesScore
-    from logpolar.evaluation.keypoint_sources import KeypointSource
 
 _FOLDER = click.argument("folder", type=click.Path(path_type=Path))
 _SPLITS = ("viewpoint", "illumination")

@@ -12,8 +12,8 @@ from logpolar.cli.options import Command, Number
 from logpolar.errors import LogpolarError
 
 if TYPE_CHECKING:
-    from logpolar.evaluation.descriptors import Descriptor
-    from logpolar.evaluation.keypoint_sources import KeypointSource
+    from logpolar.evaluation.descriptors.keypoint_sources import KeypointSource
+    from logpolar.evaluation.descriptors.opening import Descriptor
 
 Groups = list[tuple["KeypointSource", list[tuple[str, "Descriptor"]]]]
 """Descriptors and their names by the keypoints that they describe."""
@@ -50,7 +50,7 @@ def keypoint_options(command: Command) -> Command:
 
 def take_source(values: dict[str, Any], keypoints: int, contrast: float, device: str) -> KeypointSource:
     """The keypoints that these options ask for, out of all values of a command; the others stay."""
-    from logpolar.evaluation.keypoint_sources import open_source
+    from logpolar.evaluation.descriptors.keypoint_sources import open_source
 
     try:
         return open_source(values.pop("detector"), keypoints, contrast, values.pop("fixed_size"), device)

@@ -25,7 +25,7 @@ from logpolar.evaluation.formatting import decimal as decimal
 from logpolar.evaluation.formatting import percent as percent
 
 if TYPE_CHECKING:
-    from logpolar.evaluation.descriptors import Descriptor
+    from logpolar.evaluation.descriptors.opening import Descriptor
 
 MISSING = "weights not at hand"
 
@@ -95,7 +95,7 @@ def open_descriptors(common: Common, specs: Sequence[str] | None = None, keypoin
 
     ``keypoints``: how many of an image whole features find; None for protocols on keypoints that are given.
     """
-    from logpolar.evaluation.descriptors import open_descriptor
+    from logpolar.evaluation.descriptors.opening import open_descriptor
 
     chosen = list(dict.fromkeys(common.specs if specs is None else specs))
     opened: list[Opened] = []
@@ -122,9 +122,9 @@ def present(opened: Sequence[Opened]) -> Iterator[tuple[str, Descriptor]]:
 
 
 def _lacks_file(text: str) -> bool:
-    from logpolar.evaluation.descriptors import FEATURE_KINDS
-    from logpolar.evaluation.patch_networks import NETWORK_OPTIONS
-    from logpolar.evaluation.specs import parse_spec
+    from logpolar.evaluation.descriptors.opening import FEATURE_KINDS
+    from logpolar.evaluation.descriptors.patch_networks import NETWORK_OPTIONS
+    from logpolar.evaluation.descriptors.specs import parse_spec
 
     spec = parse_spec(text)
     if spec.name in FEATURE_KINDS:
@@ -136,8 +136,8 @@ def _lacks_file(text: str) -> bool:
 
 def takes_lambda(text: str) -> bool:
     """Whether the support of a descriptor can be chosen, and is not yet."""
-    from logpolar.evaluation.patch_networks import NETWORK_OPTIONS
-    from logpolar.evaluation.specs import parse_spec
+    from logpolar.evaluation.descriptors.patch_networks import NETWORK_OPTIONS
+    from logpolar.evaluation.descriptors.specs import parse_spec
 
     spec = parse_spec(text)
     return "lambda" not in spec.given and (spec.name in ("sift", "rootsift") or spec.name in NETWORK_OPTIONS)

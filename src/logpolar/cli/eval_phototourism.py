@@ -26,14 +26,14 @@ from logpolar.cli.eval_output import (
 from logpolar.cli.options import jobs_option
 from logpolar.cli.settings import make_settings, settings_options
 from logpolar.errors import LogpolarError
-from logpolar.evaluation.phototourism_options import PhototourismOptions
+from logpolar.evaluation.poses.options import PhototourismOptions
 
 if TYPE_CHECKING:
-    from logpolar.evaluation.descriptors import Descriptor
-    from logpolar.evaluation.keypoint_sources import KeypointSource
-    from logpolar.evaluation.phototourism import PoseResults
-    from logpolar.evaluation.posed_scenes import PosedScene
-    from logpolar.evaluation.prepared_scenes import DescribedImage, PreparedScene
+    from logpolar.evaluation.descriptors.keypoint_sources import KeypointSource
+    from logpolar.evaluation.descriptors.opening import Descriptor
+    from logpolar.evaluation.poses.phototourism import PoseResults
+    from logpolar.evaluation.poses.prepared import DescribedImage, PreparedScene
+    from logpolar.evaluation.poses.scenes import PosedScene
 
 _COLUMNS = ("scene", "views", "mAA 10°", "mAP 15°", "N", "ratio", "matches", "inliers", "registered")
 _DEGREES = tuple(range(1, 16))
@@ -118,7 +118,7 @@ def _one_thread_each(jobs: int) -> Iterator[None]:
 
 
 def _read(paths: tuple[Path, ...], run: _Run, part: str | None = None) -> list[PosedScene]:
-    from logpolar.evaluation.posed_scenes import read_scene
+    from logpolar.evaluation.poses.scenes import read_scene
 
     least = run.options.min_shared, run.options.min_visibility
     scenes = [read_scene(path, *least, part) for path in paths]
@@ -134,7 +134,7 @@ def _read(paths: tuple[Path, ...], run: _Run, part: str | None = None) -> list[P
 
 
 def _prepare(scenes: list[PosedScene], run: _Run, multi_view: bool) -> list[PreparedScene]:
-    from logpolar.evaluation.prepared_scenes import prepare_scene
+    from logpolar.evaluation.poses.prepared import prepare_scene
 
     return [
         prepare_scene(scene, run.options, multi_view, run.source, bar(f"{scene.name}, keypoints")) for scene in scenes
@@ -144,7 +144,7 @@ def _prepare(scenes: list[PosedScene], run: _Run, multi_view: bool) -> list[Prep
 def _measure(
     name: str, descriptor: Descriptor, scenes: list[PreparedScene], tuning: list[PreparedScene], run: _Run
 ) -> PoseResults:
-    from logpolar.evaluation.phototourism import PoseResults, evaluate_multi_view, evaluate_stereo, tune_ratio
+    from logpolar.evaluation.poses.phototourism import PoseResults, evaluate_multi_view, evaluate_stereo, tune_ratio
 
     options, tuned = run.options, dict[float, float]()
     if tuning:
@@ -165,7 +165,7 @@ def _describe(name: str, descriptor: Descriptor, prepared: PreparedScene, run: _
     import cv2
 
     from logpolar.evaluation.cache import DescriptorCache
-    from logpolar.evaluation.prepared_scenes import describe_scene
+    from logpolar.evaluation.poses.prepared import describe_scene
 
     own, identity = descriptor.own_keypoints, prepared.scene.identity()
     settings = {"opencv": cv2.__version__, **(own or run.source).settings}
@@ -194,7 +194,7 @@ def _add(report: Report, name: str, found: PoseResults, seed: int) -> None:
 
 
 def _add_notes(report: Report, scenes: int) -> None:
-    from logpolar.evaluation.pose_scores import MEANINGS
+    from logpolar.evaluation.poses.scores import MEANINGS
 
     report.notes.append(f"mAA 10°: {MEANINGS['maa10']}; mAP 15°: {MEANINGS['map15']}. Error: {MEANINGS['error']}.")
     report.notes.append("N: image pairs. Matches and inliers are medians of a pair; registered: share of images.")

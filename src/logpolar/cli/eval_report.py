@@ -22,9 +22,9 @@ def report(results: tuple[Path, ...], output: Path) -> None:
     amos.json, phototourism.json, and table.csv of `logpolar ablate`. Several runs of one protocol are allowed, such as
     `eval patches` with and without --fixed-size. Writes report.md, report.json, and figures (extra 'viz').
     """
-    from logpolar.evaluation.paper_report import paper_sections
-    from logpolar.evaluation.report import write_report
-    from logpolar.evaluation.runs import read_runs
+    from logpolar.evaluation.report.runs import read_runs
+    from logpolar.evaluation.report.sections import paper_sections
+    from logpolar.evaluation.report.writing import write_report
 
     runs = read_runs(results)
     sections = paper_sections(runs)

@@ -27,7 +27,7 @@ from logpolar.datasets.altering import Alteration
 from logpolar.datasets.correspondences import ImagePair, find_correspondences
 from logpolar.datasets.options import SecondViewRules
 from logpolar.errors import LogpolarError, in_words
-from logpolar.evaluation.keypoint_sources import KeypointSource, sift_source
+from logpolar.evaluation.descriptors.keypoint_sources import KeypointSource, sift_source
 from logpolar.evaluation.options import HPatchesOptions
 from logpolar.evaluation.pairs import with_new_ratio
 from logpolar.images import read_gray, to_bytes

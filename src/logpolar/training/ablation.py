@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from logpolar.datasets.files import CorrespondenceFile, file_names
+from logpolar.evaluation.descriptors.torch_describer import torch_describer
 from logpolar.evaluation.pairs import Score, mean_score, score_file
-from logpolar.evaluation.torch_describer import torch_describer
 from logpolar.models import load_model
 from logpolar.outputs import write_whole
 from logpolar.sampling.patterns import Cartesian, LogPolar, Pattern

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from logpolar.datasets.files import CorrespondenceFile, file_names
+from logpolar.evaluation.descriptors.torch_describer import torch_describer
 from logpolar.evaluation.pairs import Score, mean_score, score_file
-from logpolar.evaluation.torch_describer import torch_describer
 from logpolar.network import DescriptorNetwork
 from logpolar.sampling.patterns import Pattern
 

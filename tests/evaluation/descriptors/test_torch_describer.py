@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from logpolar.evaluation.torch_describer import torch_describer
+from logpolar.evaluation.descriptors.torch_describer import torch_describer
 from logpolar.images import to_bytes
 from logpolar.keypoints import Keypoints
 from logpolar.models import NetworkOptions

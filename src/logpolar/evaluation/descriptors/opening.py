@@ -36,19 +36,19 @@ from typing import Any
 import cv2
 
 from logpolar.errors import ModelError
-from logpolar.evaluation.baselines import SIFT_LAMBDA, root_sift, sift
-from logpolar.evaluation.keypoint_sources import KeypointSource
-from logpolar.evaluation.opencv_features import open_opencv_feature
-from logpolar.evaluation.pairs import Describe
-from logpolar.evaluation.patch_networks import (
+from logpolar.evaluation.descriptors.baselines import SIFT_LAMBDA, root_sift, sift
+from logpolar.evaluation.descriptors.keypoint_sources import KeypointSource
+from logpolar.evaluation.descriptors.opencv_features import open_opencv_feature
+from logpolar.evaluation.descriptors.patch_networks import (
     KORNIA_CLASSES,
     NETWORK_OPTIONS,
     describe_on_gpu,
     open_network,
     settings_of,
 )
-from logpolar.evaluation.specs import Spec, parse_spec
-from logpolar.evaluation.whole_features import WholeFeature
+from logpolar.evaluation.descriptors.specs import Spec, parse_spec
+from logpolar.evaluation.descriptors.whole_features import WholeFeature
+from logpolar.evaluation.pairs import Describe
 from logpolar.extraction import Extractor
 from logpolar.models import Model, load_model, shipped_models
 from logpolar.sampling.patterns import pattern_to_dict
@@ -128,7 +128,7 @@ def _open_feature(spec: Spec, device: str, keypoints: int | None) -> Descriptor:
     if spec.name == "opencv":
         extract, options, identity = open_opencv_feature(spec, keypoints)
     else:
-        from logpolar.evaluation.kornia_features import open_kornia_feature
+        from logpolar.evaluation.descriptors.kornia_features import open_kornia_feature
 
         extract, options, identity = open_kornia_feature(spec, keypoints, device)
     feature = WholeFeature(extract)

@@ -10,7 +10,7 @@ import pytest
 from logpolar.cameras import Camera
 from logpolar.datasets.altering import Alteration
 from logpolar.datasets.options import SecondViewRules
-from logpolar.evaluation.stereo import (
+from logpolar.evaluation.poses.stereo import (
     NO_POSE,
     StereoPair,
     matched_errors,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from logpolar.detection import SiftDetector
-from logpolar.evaluation.keypoint_sources import sift_source, with_fixed_size
+from logpolar.evaluation.descriptors.keypoint_sources import sift_source, with_fixed_size
 from logpolar.images import to_bytes
 from logpolar.keypoints import Keypoints
 

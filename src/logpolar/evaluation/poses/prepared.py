@@ -16,11 +16,11 @@ import numpy as np
 from logpolar.cameras import Camera
 from logpolar.colmap.library import import_pycolmap
 from logpolar.errors import LogpolarError
-from logpolar.evaluation.keypoint_sources import KeypointSource, sift_source
+from logpolar.evaluation.descriptors.keypoint_sources import KeypointSource, sift_source
 from logpolar.evaluation.pairs import Describe, Describer, describe_named
-from logpolar.evaluation.phototourism_options import PhototourismOptions
-from logpolar.evaluation.pose_scores import check_estimator
-from logpolar.evaluation.posed_scenes import Gray, PosedScene
+from logpolar.evaluation.poses.options import PhototourismOptions
+from logpolar.evaluation.poses.scenes import Gray, PosedScene
+from logpolar.evaluation.poses.scores import check_estimator
 from logpolar.keypoints import FloatArray, Keypoints
 
 ImagePair = tuple[int, int]

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from logpolar.errors import LogpolarError
-from logpolar.evaluation.descriptors import open_descriptor
-from logpolar.evaluation.keypoint_sources import open_source, sift_source
-from logpolar.evaluation.opencv_features import open_opencv_feature
-from logpolar.evaluation.specs import parse_spec
-from logpolar.evaluation.whole_features import WholeFeature, unit_vectors
+from logpolar.evaluation.descriptors.keypoint_sources import open_source, sift_source
+from logpolar.evaluation.descriptors.opencv_features import open_opencv_feature
+from logpolar.evaluation.descriptors.opening import open_descriptor
+from logpolar.evaluation.descriptors.specs import parse_spec
+from logpolar.evaluation.descriptors.whole_features import WholeFeature, unit_vectors
 from logpolar.images import to_bytes
 from logpolar.keypoints import Keypoints
 from logpolar.matching import MatchingOptions, match_descriptors

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from logpolar.errors import LogpolarError
-from logpolar.evaluation import paper_figures as paper
-from logpolar.evaluation.paper_report import paper_sections
-from logpolar.evaluation.report import write_report
-from logpolar.evaluation.runs import read_runs
+from logpolar.evaluation.report import paper_numbers as paper
+from logpolar.evaluation.report.runs import read_runs
+from logpolar.evaluation.report.sections import paper_sections
+from logpolar.evaluation.report.writing import write_report
 from report_runs import (
     IDENTITIES,
     amos_results,

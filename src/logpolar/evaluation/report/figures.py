@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from logpolar.errors import LogpolarError
-from logpolar.evaluation import paper_figures as paper
 from logpolar.evaluation.formatting import decimal
 from logpolar.evaluation.patches import ANGLE_EDGES, SCALE_EDGES, Classes
-from logpolar.evaluation.report import Section, Table
-from logpolar.evaluation.report_tables import NONE, counted, in_paper, of_protocol
-from logpolar.evaluation.runs import Run
+from logpolar.evaluation.report import paper_numbers as paper
+from logpolar.evaluation.report.runs import Run
+from logpolar.evaluation.report.tables import NONE, counted, in_paper, of_protocol
+from logpolar.evaluation.report.writing import Section, Table
 
 _PLACES = (1, 2, 5, 10, 100, 1000)
 
@@ -29,7 +29,7 @@ def sampling_patterns() -> Section:
     )
 
     def draw() -> Any:
-        from logpolar.evaluation.paper_plots import plot_pooling
+        from logpolar.evaluation.report.paper_plots import plot_pooling
 
         return plot_pooling()
 
@@ -47,12 +47,12 @@ def patches_of_pairs() -> Section:
     )
 
     def draw_pair() -> Any:
-        from logpolar.evaluation.paper_plots import plot_pair
+        from logpolar.evaluation.report.paper_plots import plot_pair
 
         return plot_pair()
 
     def draw_supports() -> Any:
-        from logpolar.evaluation.paper_plots import plot_supports
+        from logpolar.evaluation.report.paper_plots import plot_supports
 
         return plot_supports()
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from logpolar.demo import demo_pair
-from logpolar.evaluation.paper_plots import (
+from logpolar.evaluation.report.paper_plots import (
     COLOURS,
     SCALES,
     chosen_pairs,

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from logpolar.detection import Detector, FeatureDetector
-from logpolar.evaluation.specs import Spec, in_short, plain_value
-from logpolar.evaluation.whole_features import Extract, strongest, unit_vectors
+from logpolar.evaluation.descriptors.specs import Spec, in_short, plain_value
+from logpolar.evaluation.descriptors.whole_features import Extract, strongest, unit_vectors
 from logpolar.keypoints import FloatArray, Keypoints
 
 MODEL_FILE = "modelPath"

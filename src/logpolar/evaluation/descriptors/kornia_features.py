@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from logpolar.detection import Detector
 from logpolar.errors import LogpolarError, MissingExtraError
-from logpolar.evaluation.patch_networks import check_torch, read_weights
-from logpolar.evaluation.specs import Spec, in_short, plain_value
-from logpolar.evaluation.whole_features import Extract, strongest
+from logpolar.evaluation.descriptors.patch_networks import check_torch, read_weights
+from logpolar.evaluation.descriptors.specs import Spec, in_short, plain_value
+from logpolar.evaluation.descriptors.whole_features import Extract, strongest
 from logpolar.keypoints import FloatArray, Keypoints
 
 if TYPE_CHECKING:

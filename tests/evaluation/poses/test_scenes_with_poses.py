@@ -10,9 +10,9 @@ import pytest
 from dataset_files import SETTINGS, make_image, make_pair, write
 from logpolar.cameras import Camera
 from logpolar.errors import LogpolarError
-from logpolar.evaluation.phototourism_options import PhototourismOptions
-from logpolar.evaluation.posed_scenes import read_scene
-from logpolar.evaluation.prepared_scenes import prepare_scene
+from logpolar.evaluation.poses.options import PhototourismOptions
+from logpolar.evaluation.poses.prepared import prepare_scene
+from logpolar.evaluation.poses.scenes import read_scene
 from synthetic_world import standard_world, write_workspace
 
 NAMES = [f"view{number}.png" for number in range(6)]

@@ -2,7 +2,7 @@
 
 Stereo: pairs of images, an essential matrix each. Multi-view: COLMAP reconstructs small sets of images ("bags") from
 the same kind of matches, with known intrinsics, and the relative poses of all pairs in a set are compared with the
-true ones; images that the largest model lacks, and sets without a model, fail with 180 degrees. ``pose_scores`` says
+true ones; images that the largest model lacks, and sets without a model, fail with 180 degrees. ``scores`` says
 what the scores are; those of multi-view are means over the sizes of sets.
 
 ``prepared_scenes`` draws the pairs and the sets.
@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from logpolar.cameras import Camera
 from logpolar.colmap.mapping import map_images
-from logpolar.evaluation.phototourism_options import RATIOS, PhototourismOptions
-from logpolar.evaluation.pose_scores import PoseScore, find_pose, plain
-from logpolar.evaluation.posed_scenes import PosedScene
-from logpolar.evaluation.prepared_scenes import DescribedImage, ImagePair, PreparedScene
-from logpolar.evaluation.stereo import NO_POSE, Errors, pose_error, relative_pose, shares_within
+from logpolar.evaluation.poses.options import RATIOS, PhototourismOptions
+from logpolar.evaluation.poses.prepared import DescribedImage, ImagePair, PreparedScene
+from logpolar.evaluation.poses.scenes import PosedScene
+from logpolar.evaluation.poses.scores import PoseScore, find_pose, plain
+from logpolar.evaluation.poses.stereo import NO_POSE, Errors, pose_error, relative_pose, shares_within
 from logpolar.keypoints import FloatArray
 from logpolar.matching import MatchingOptions, match_descriptors
 from logpolar.parallel import in_processes

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from logpolar.evaluation.report import Section
-from logpolar.evaluation.report_figures import (
+from logpolar.evaluation.report.figures import (
     fpr95_by_errors,
     patches_of_pairs,
     rank_figures,
     ranks_among_distractors,
     sampling_patterns,
 )
-from logpolar.evaluation.report_tables import (
+from logpolar.evaluation.report.runs import Run
+from logpolar.evaluation.report.tables import (
     amos_ranks,
     fpr95_by_scene,
     fpr95_by_support,
@@ -21,7 +21,7 @@ from logpolar.evaluation.report_tables import (
     poses,
     scale_free,
 )
-from logpolar.evaluation.runs import Run
+from logpolar.evaluation.report.writing import Section
 
 
 def paper_sections(runs: Sequence[Run]) -> list[Section]:

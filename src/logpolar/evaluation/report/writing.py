@@ -13,7 +13,7 @@ from typing import Any
 
 from logpolar.errors import MissingExtraError
 from logpolar.evaluation.formatting import markdown_table
-from logpolar.evaluation.runs import Run
+from logpolar.evaluation.report.runs import Run
 from logpolar.outputs import write_whole
 
 

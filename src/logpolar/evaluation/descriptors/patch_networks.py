@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from logpolar.errors import LogpolarError, MissingExtraError
+from logpolar.evaluation.descriptors.specs import Spec, in_short
 from logpolar.evaluation.pairs import Describe
-from logpolar.evaluation.specs import Spec, in_short
 from logpolar.images import to_gray
 from logpolar.keypoints import FloatArray, Keypoints
 from logpolar.sampling import Cartesian, ImagePyramid
@@ -153,7 +153,7 @@ def describe_on_gpu(network: Callable[[Tensor], Tensor], pattern: Pattern, devic
     """``torch_describer`` in full float32: TF32, which torch allows by default, would show in the third digit."""
     import torch
 
-    from logpolar.evaluation.torch_describer import torch_describer
+    from logpolar.evaluation.descriptors.torch_describer import torch_describer
 
     def exact(patches: Tensor) -> Tensor:
         with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):

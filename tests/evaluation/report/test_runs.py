@@ -7,7 +7,7 @@ import json
 import pytest
 
 from logpolar.errors import LogpolarError
-from logpolar.evaluation.runs import read_runs
+from logpolar.evaluation.report.runs import read_runs
 from report_runs import (
     ABLATION,
     amos_results,

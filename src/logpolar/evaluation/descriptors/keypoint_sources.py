@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from logpolar.detection import Detector, SiftDetector
-from logpolar.evaluation.opencv_features import open_opencv_detector
-from logpolar.evaluation.specs import parse_spec
+from logpolar.evaluation.descriptors.opencv_features import open_opencv_detector
+from logpolar.evaluation.descriptors.specs import parse_spec
 from logpolar.images import to_gray
 from logpolar.keypoints import Keypoints
 
@@ -74,7 +74,7 @@ def open_source(
     if spec.name == "opencv":
         return KeypointSource(*open_opencv_detector(spec, most), fixed_size)
     if spec.name == "kornia":
-        from logpolar.evaluation.kornia_features import open_kornia_detector
+        from logpolar.evaluation.descriptors.kornia_features import open_kornia_detector
 
         return KeypointSource(*open_kornia_detector(spec, most, device), fixed_size)
     raise spec.error(f"unknown name '{spec.head}' (known: sift, opencv:NAME, kornia:NAME)")

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from logpolar.evaluation import paper_figures as paper
 from logpolar.evaluation.formatting import decimal, percent
-from logpolar.evaluation.report import Section, Table
-from logpolar.evaluation.runs import ABLATION, Run
+from logpolar.evaluation.report import paper_numbers as paper
+from logpolar.evaluation.report.runs import ABLATION, Run
+from logpolar.evaluation.report.writing import Section, Table
 
 NONE = "–"
 """Where the paper has no counterpart, or we no figure."""

@@ -11,13 +11,12 @@ import pytest
 from logpolar.cameras import Camera
 from logpolar.colmap.mapping import map_images
 from logpolar.errors import MissingExtraError
-from logpolar.evaluation.baselines import root_sift
-from logpolar.evaluation.keypoint_sources import KeypointSource
-from logpolar.evaluation.phototourism import PoseResults, evaluate_multi_view, evaluate_stereo, tune_ratio
-from logpolar.evaluation.phototourism_options import PhototourismOptions
-from logpolar.evaluation.pose_scores import PoseScore, find_pose, map15
-from logpolar.evaluation.posed_scenes import PosedImage, PosedScene
-from logpolar.evaluation.prepared_scenes import (
+from logpolar.evaluation.descriptors.baselines import root_sift
+from logpolar.evaluation.descriptors.keypoint_sources import KeypointSource
+from logpolar.evaluation.descriptors.whole_features import WholeFeature
+from logpolar.evaluation.poses.options import PhototourismOptions
+from logpolar.evaluation.poses.phototourism import PoseResults, evaluate_multi_view, evaluate_stereo, tune_ratio
+from logpolar.evaluation.poses.prepared import (
     DescribedImage,
     PreparedScene,
     describe_scene,
@@ -25,8 +24,9 @@ from logpolar.evaluation.prepared_scenes import (
     draw_pairs,
     prepare_scene,
 )
-from logpolar.evaluation.stereo import NO_POSE, mean_average_accuracy, pose_error, relative_pose, shares_within
-from logpolar.evaluation.whole_features import WholeFeature
+from logpolar.evaluation.poses.scenes import PosedImage, PosedScene
+from logpolar.evaluation.poses.scores import PoseScore, find_pose, map15
+from logpolar.evaluation.poses.stereo import NO_POSE, mean_average_accuracy, pose_error, relative_pose, shares_within
 from logpolar.keypoints import Keypoints
 
 OPTIONS = PhototourismOptions(bags_5=3, bags_10=0, bags_25=0)

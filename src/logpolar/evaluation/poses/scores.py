@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from logpolar.cameras import Camera, Matrix
 from logpolar.errors import MissingExtraError
-from logpolar.evaluation.stereo import Errors, mean_average_accuracy, pose_from_essential, shares_within
+from logpolar.evaluation.poses.stereo import Errors, mean_average_accuracy, pose_from_essential, shares_within
 from logpolar.geometry import Points, estimate_essential
 
 MAP_THRESHOLDS = (5.0, 10.0, 15.0)

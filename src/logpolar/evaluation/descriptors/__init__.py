@@ -1,0 +1,1 @@
+"""What is measured: descriptors, by spec, and whole features with keypoints of their own."""

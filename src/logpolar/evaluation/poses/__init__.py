@@ -1,0 +1,1 @@
+"""Relative poses of two and of several views from matched descriptors."""

@@ -1,0 +1,1 @@
+"""Runs of all protocols beside the paper's tables and figures."""
