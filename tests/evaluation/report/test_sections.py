@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 
 import cv2
@@ -250,9 +251,19 @@ class TestReport:
         for name in names:
             assert cv2.imread(str(report / name)).std() > 5
 
+    def test_a_markdown_file_with_its_folder(self, tmp_path):
+        write_ablation(tmp_path)
+        runs = read_runs([tmp_path])
+        made, _ = write_report(tmp_path / "results.md", paper_sections(runs), runs, {})
+        assert made[:2] == ["results.md", "results/report.json"]
+        assert all((tmp_path / name).is_file() for name in made)
+        links = re.findall(r"!\[.*?\]\((.*?)\)", (tmp_path / "results.md").read_text())
+        assert links
+        assert set(links) == set(made[2:])
+
     def test_without_matplotlib(self, tmp_path, monkeypatch):
-        for module in ("paper_plots", "figures"):
-            monkeypatch.delitem(sys.modules, f"logpolar.evaluation.{module}", raising=False)
+        for module in ("logpolar.evaluation.report.paper_plots", "logpolar.evaluation.figures", "logpolar.plotting"):
+            monkeypatch.delitem(sys.modules, module, raising=False)
         monkeypatch.setitem(sys.modules, "matplotlib", None)
         monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
         write_ablation(tmp_path)

@@ -69,10 +69,18 @@ class Section:
 
 
 def write_report(
-    folder: Path, sections: Sequence[Section], runs: Sequence[Run], made_by: Mapping[str, Any]
+    output: Path, sections: Sequence[Section], runs: Sequence[Run], made_by: Mapping[str, Any]
 ) -> tuple[list[str], str]:
-    """Write the report into a folder that exists; the names of its files, and why there are no figures, if so."""
+    """Write the report; the names of its files, and why there are no figures, if so.
+
+    ``output`` is a folder that exists, or a Markdown file: then all else goes to a folder of the same name beside it,
+    which is made.
+    """
+    folder, markdown = (output.with_suffix(""), output) if output.suffix == ".md" else (output, output / "report.md")
+    folder.mkdir(exist_ok=True)
+    place = folder.relative_to(markdown.parent)
     drawn, reason = _draw(folder, sections)
+    linked = {name: (place / file).as_posix() for name, file in drawn.items()}
     document = {
         "protocol": "report",
         **made_by,
@@ -81,8 +89,8 @@ def write_report(
         "figures_left_out": reason,
     }
     write_whole(folder / "report.json", (json.dumps(document, indent=2) + "\n").encode())
-    write_whole(folder / "report.md", _markdown(sections, runs, drawn, reason).encode())
-    return ["report.md", "report.json", *drawn.values()], reason
+    write_whole(markdown, _markdown(sections, runs, linked, reason).encode())
+    return [markdown.name, (place / "report.json").as_posix(), *linked.values()], reason
 
 
 def _draw(folder: Path, sections: Sequence[Section]) -> tuple[dict[str, str], str]:
