@@ -12,7 +12,7 @@ from logpolar.datasets import homographies
 from logpolar.datasets.building import sift
 from logpolar.datasets.correspondences import warp_points, warp_shape, wrap_degrees
 from logpolar.datasets.files import CorrespondenceFile
-from logpolar.datasets.homographies import build_photos, make_view_pair, view_pairs
+from logpolar.datasets.homographies import build_photos, make_photo_pair, make_view_pair
 from logpolar.datasets.options import CorrespondenceRules, PhotoOptions, SplitRules, ViewOptions
 from logpolar.errors import ImageError, StorageError
 from logpolar.images import to_gray
@@ -39,7 +39,7 @@ def built(named, tmp_path_factory):
 @pytest.fixture(scope="module")
 def made(photos):
     """The same pairs without a file."""
-    return list(view_pairs(photos, 2, seed=5, options=OPTIONS))
+    return [make_photo_pair(photos, 5, OPTIONS, (photo, view)) for photo in range(3) for view in range(2)]
 
 
 def same_set(one: Keypoints, other: Keypoints) -> bool:
@@ -51,7 +51,7 @@ def same_set(one: Keypoints, other: Keypoints) -> bool:
 
 
 class TestBuilding:
-    def test_the_file_holds_the_pairs_of_view_pairs(self, built, made):
+    def test_the_file_holds_the_pairs(self, built, made):
         with CorrespondenceFile(built[1]) as file:
             assert len(file) == len(made) == 6
             for number, expected in enumerate(made):

@@ -120,29 +120,17 @@ def _records(names: tuple[str, str], part: str, pair: ViewPair) -> tuple[ImageRe
     return first, second, PairRecord(*names, pair.correspondences, pair.rejects)
 
 
-def view_pairs(
-    photos: Sequence[Path],
-    views: int,
-    seed: int,
-    options: ViewOptions | None = None,
-    jobs: int = 1,
-) -> Iterator[ViewPair]:
-    """``views`` pairs of each photo, in order; what a pair looks like depends on the seed and its place alone."""
-    tasks = [(photo, view) for photo in range(len(photos)) for view in range(views)]
-    for _, pair in in_processes(partial(_make_pair, list(photos), seed, options or ViewOptions()), tasks, jobs):
-        yield pair
-
-
 def _try_pair(photos: list[Path], seed: int, options: ViewOptions, task: Task) -> ViewPair | str:
     try:
-        return _make_pair(photos, seed, options, task)
+        return make_photo_pair(photos, seed, options, task)
     except LogpolarError as error:
         return str(error)
     except (cv2.error, MemoryError) as error:
         return f"{photos[task[0]]}: cannot be used ({type(error).__name__}: {error})"
 
 
-def _make_pair(photos: list[Path], seed: int, options: ViewOptions, task: Task) -> ViewPair:
+def make_photo_pair(photos: Sequence[Path], seed: int, options: ViewOptions, task: Task) -> ViewPair:
+    """A pair of views of a photo; what it looks like depends on the seed and its place alone."""
     random = np.random.default_rng((seed, *task))
     other = (task[0] + int(random.integers(1, max(len(photos), 2)))) % len(photos)
     photo = _read_photo(photos[task[0]], options)
