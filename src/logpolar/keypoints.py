@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import cv2
 import numpy as np
@@ -186,13 +187,11 @@ class Keypoints:
     def from_lafs(cls, lafs: ArrayLike, sizes_per_scale: float = 1 / 6) -> Keypoints:
         """From kornia's local affine frames (N, 2, 3) = [A | xy].
 
-        The scale of a LAF, sqrt |det A|, is the half-width of a patch in pixels. How many keypoint sizes that is
+        The scale of a LAF (``frame_circle``) is the half-width of a patch in pixels. How many keypoint sizes that is
         depends on who made it: kornia_moons writes a half-width of 6 sizes, hence the default 1/6.
         """
         frames = np.asarray(lafs, np.float32).reshape(-1, 2, 3)
-        scale = np.sqrt(np.abs(np.linalg.det(frames[:, :, :2].astype(np.float64))))
-        # A LAF's x axis is its first column, in the image's own axes: its direction is our clockwise angle.
-        angle = np.degrees(np.arctan2(frames[:, 1, 0], frames[:, 0, 0]))
+        scale, angle = frame_circle(frames.astype(np.float64), np)
         return cls.from_points(frames[:, :, 2], scale * sizes_per_scale, angle)
 
     def to_lafs(self, sizes_per_scale: float = 1 / 6) -> FloatArray:
@@ -201,6 +200,20 @@ class Keypoints:
         cosine, sine = scale * np.cos(phi), scale * np.sin(phi)
         rows = np.stack([cosine, -sine, self.xy[:, 0], sine, cosine, self.xy[:, 1]], axis=1)
         return np.asarray(rows.reshape(-1, 2, 3), np.float32)
+
+
+def frame_circle(frames: Any, xp: Any) -> tuple[Any, Any]:
+    """Scale in pixels and angle in degrees, both (...), of frames (..., 2, 3) = [A | xy]; ``xp`` is numpy or torch.
+
+    Convention:
+        scale: sqrt |det A|, that of the circle with the area of the frame's ellipse
+        angle: direction of A's first column, the frame's x axis in the image: clockwise on the screen, as ours
+
+    Of a turned and scaled frame this angle is kornia's ``get_laf_orientation`` with the other sign. Of an affine one
+    it is not: kornia reads the first row, the direction before the affine shape was applied.
+    """
+    a11, a12, a21, a22 = frames[..., 0, 0], frames[..., 0, 1], frames[..., 1, 0], frames[..., 1, 1]
+    return xp.sqrt(xp.abs(a11 * a22 - a12 * a21)), xp.rad2deg(xp.arctan2(a21, a11))
 
 
 def normalize_degrees(angle: FloatArray) -> FloatArray:

@@ -44,7 +44,8 @@ class DescriptorNetwork(nn.Module):
         for block in self.blocks:
             values = block(values)
         values = self.head_norm(self.head(self.dropout(values)))
-        return unit_length(values.flatten(1).float())
+        # At least float32: mixed precision would cost digits here.
+        return unit_length(values.flatten(1).to(torch.promote_types(values.dtype, torch.float32)))
 
 
 class _Block(nn.Module):

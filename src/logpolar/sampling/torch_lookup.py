@@ -18,7 +18,8 @@ from logpolar.sampling.patterns import Pattern, SamplePoints, fill_outside, insi
 class TorchPyramids:
     """Gaussian pyramids of many gray images, packed one after another without padding.
 
-    ``dtype`` is how pixels are stored (float16 halves the memory); values come out in float32.
+    ``dtype`` is how pixels are stored (float16 halves the memory); values come out in the type of the positions.
+    Gradients flow to the images and to the keypoints.
     """
 
     def __init__(
@@ -94,8 +95,8 @@ class TorchPyramids:
 
 
 def _gaussian_pyramid(image: Tensor, depth: int) -> list[Tensor]:
-    levels = [image.to(torch.float32)]
-    halve = _halve if image.is_cuda else _halve_on_cpu
+    levels = [image if image.dtype == torch.float64 else image.to(torch.float32)]
+    halve = _halve_on_cpu if image.device.type == "cpu" and not image.requires_grad else _halve
     while len(levels) < depth:
         levels.append(halve(levels[-1]))
     return levels
