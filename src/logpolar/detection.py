@@ -23,14 +23,17 @@ class SiftDetector:
     sigma: float = 1.6  # blur of the first octave
 
     def __call__(self, gray: FloatArray) -> Keypoints:
-        sift = cv2.SIFT.create(
+        return FeatureDetector(self.feature(), self.max_keypoints)(gray)
+
+    def feature(self) -> cv2.SIFT:
+        """OpenCV's object with these settings, which finds all keypoints."""
+        return cv2.SIFT.create(
             nfeatures=0,  # we choose ourselves: OpenCV keeps more than it was asked for where responses are equal
             contrastThreshold=self.contrast_threshold,
             edgeThreshold=self.edge_threshold,
             sigma=self.sigma,
             enable_precise_upscale=True,
         )
-        return FeatureDetector(sift, self.max_keypoints)(gray)
 
 
 @dataclass(frozen=True)
