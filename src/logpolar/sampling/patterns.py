@@ -1,7 +1,7 @@
 """Where to look: the sample positions of a patch around a keypoint.
 
-Both patterns work on numpy arrays and torch tensors with the same lines of code, so that the two look-ups of this
-package (``numpy_lookup``, ``torch_lookup``) can only differ in how they interpolate.
+Both patterns work on numpy arrays, torch tensors and nodes of an ONNX graph with the same lines of code, so that the
+look-ups of this package (``numpy_lookup``, ``torch_lookup``, ``onnx_lookup``) can only differ in how they interpolate.
 
 Convention:
     lambda multiplies the keypoint's size, which is a diameter: the support radius is R = lambda / 2 * size pixels.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Array: TypeAlias = Any
-"""A numpy array or a torch tensor."""
+"""A numpy array, a torch tensor or an ``OnnxArray``."""
 
 
 Outside: TypeAlias = Literal["reflect", "mean"]
@@ -202,9 +202,11 @@ def fill_outside(patches: Array, mask: Array) -> Array:
 
 
 def namespace(array: Array) -> Any:
-    """numpy for a numpy array, torch for a torch tensor."""
+    """numpy for a numpy array, torch for a torch tensor; arrays of other kinds know their own."""
     if isinstance(array, np.ndarray):
         return np
+    if hasattr(array, "__array_namespace__"):
+        return array.__array_namespace__()
     import torch
 
     return torch
