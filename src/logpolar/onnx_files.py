@@ -1,0 +1,137 @@
+"""ONNX files of models, for any runtime, without logpolar: the network alone, or image and keypoints to descriptors.
+
+Convention of the network alone:
+    ``patches`` (count, rows, columns) -> ``descriptors`` (count, 128), all float32. Patches as ``sampling`` in the card
+    says, intensities in [0, 1]; any number of them, none included.
+
+Convention end to end:
+    ``image`` (height, width) and ``keypoints`` (count, 4) -> ``descriptors`` (count, 128), all float32. The image is
+    gray in [0, 1] (8 bit: divided by 255) and of any size; rows of the keypoints are those of ``Keypoints.table``: x
+    and y in pixels with the centre of the top-left pixel at (0, 0), size, a diameter in pixels as OpenCV's, and angle,
+    degrees clockwise on the screen. The image is used at its full size, like ``Extractor(max_size=None)`` does. A
+    keypoint that is not finite, or whose size is not positive, has a descriptor of NaN.
+
+The weights are inside. The metadata hold the model's card, its hash and the convention.
+"""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+import onnxruntime
+
+from logpolar import __version__
+from logpolar.defaults import DESCRIPTOR_SIZE
+from logpolar.errors import MissingExtraError
+from logpolar.keypoints import Keypoints
+from logpolar.models import Model
+from logpolar.runtimes import OnnxRuntime
+from logpolar.sampling import Pattern, sample_patches
+
+try:
+    import onnx
+    from onnx import TensorProto, compose, helper, numpy_helper
+
+    from logpolar.sampling.onnx_arrays import Graph, OnnxArray
+    from logpolar.sampling.onnx_lookup import make_pyramid, sample
+except ImportError as missing:
+    raise MissingExtraError("writing ONNX files", "onnx") from missing
+
+_CHUNK = 32
+"""Keypoints described at a time: memory stays bounded and the network's values in the processor's cache."""
+
+_NETWORK_WORDS = (
+    "patches (count, rows, columns), float32, intensities in [0, 1], cut as the card's sampling says "
+    f"-> descriptors (count, {DESCRIPTOR_SIZE}) of unit length"
+)
+_END_TO_END_WORDS = (
+    "image (height, width), float32, gray in [0, 1], and keypoints (count, 4), float32: x, y in pixels with the centre "
+    "of the top-left pixel at (0, 0), size = diameter in pixels as in OpenCV, angle in degrees clockwise on the screen "
+    f"-> descriptors (count, {DESCRIPTOR_SIZE}) of unit length; NaN for keypoints that are not finite or have no size"
+)
+
+
+def network_file(model: Model) -> bytes:
+    """The ONNX file of the network alone."""
+    return _described(_filled_graph(model), model, _NETWORK_WORDS)
+
+
+def end_to_end_file(model: Model) -> bytes:
+    """The ONNX file of sampler and network."""
+    network = compose.add_prefix(_filled_graph(model), "network_")
+    graph = Graph()
+    descriptors = _describe_in_chunks(graph, model.sampling, network.graph)
+    graph.nodes.append(helper.make_node("Identity", [descriptors.name], ["descriptors"]))
+    inputs: dict[str, tuple[str | int, ...]] = {"image": ("height", "width"), "keypoints": ("count", 4)}
+    whole = helper.make_graph(
+        graph.nodes,
+        "logpolar",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()],
+        [helper.make_tensor_value_info("descriptors", TensorProto.FLOAT, ("count", DESCRIPTOR_SIZE))],
+        list(network.graph.initializer),
+    )
+    file = helper.make_model(whole, opset_imports=list(network.opset_import), ir_version=network.ir_version)
+    return _described(file, model, _END_TO_END_WORDS)
+
+
+def largest_difference(model: Model, file: bytes, end_to_end: bool) -> float:
+    """Between the descriptors of the file, run by onnxruntime, and the library's, on an image of noise."""
+    random = np.random.default_rng(0)
+    noise = np.asarray(cv2.GaussianBlur(random.random((150, 211), np.float32), (0, 0), 2), np.float32)
+    xy, size = random.uniform(0, 150, (_CHUNK + 1, 2)), random.uniform(2, 20, _CHUNK + 1)
+    keypoints = Keypoints.from_points(xy, size, random.uniform(0, 360, _CHUNK + 1))
+    patches = sample_patches(noise, keypoints, model.sampling)
+    given = {"image": noise, "keypoints": keypoints.table} if end_to_end else {"patches": patches}
+    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    return float(np.abs(session.run(None, given)[0] - OnnxRuntime(model).describe(patches)).max())
+
+
+def _describe_in_chunks(graph: Graph, pattern: Pattern, network: onnx.GraphProto) -> OnnxArray:
+    """Descriptors (count, 128) of the inputs ``image`` and ``keypoints``."""
+    keypoints = graph.named("keypoints")
+    pyramid = make_pyramid(graph, graph.named("image"), pattern.antialias)
+    count = graph.node("Shape", keypoints, kind=TensorProto.INT64, end=1)
+    chunks = (count + (_CHUNK - 1)) // _CHUNK
+    with graph.body() as nodes:
+        # All chunks are of one size: the last is filled up with the last keypoint.
+        places = graph.named("chunk", TensorProto.INT64) * _CHUNK + np.arange(_CHUNK)
+        patches = sample(graph, pyramid, keypoints.take(graph.clip(places, None, count - 1)), pattern)
+        nodes.append(helper.make_node("Identity", [patches.name], [network.input[0].name]))
+        nodes.extend(network.node)
+        nodes.append(helper.make_node("Identity", ["before"], ["again"]))
+    body = helper.make_graph(
+        nodes,
+        "describe",
+        [
+            helper.make_tensor_value_info("chunk", TensorProto.INT64, ()),
+            helper.make_tensor_value_info("before", TensorProto.BOOL, ()),
+        ],
+        [
+            helper.make_tensor_value_info("again", TensorProto.BOOL, ()),
+            helper.make_tensor_value_info(network.output[0].name, TensorProto.FLOAT, (_CHUNK, DESCRIPTOR_SIZE)),
+        ],
+    )
+    parts = graph.node("Loop", chunks.reshape(), None, kind=TensorProto.FLOAT, body=body)
+    shape = graph.node("Concat", chunks * _CHUNK, graph.integers(DESCRIPTOR_SIZE), axis=0)
+    filled = graph.node("Reshape", parts, shape, allowzero=1)  # no keypoints: no rows
+    return graph.node("Slice", filled, graph.integers(0), count)
+
+
+def _filled_graph(model: Model) -> onnx.ModelProto:
+    """The graph of the model file with the weights in their places."""
+    OnnxRuntime(model, threads=1)  # refuses graphs and weights that do not fit each other
+    file = onnx.load_model_from_string(model.graph)
+    for tensor in file.graph.initializer:
+        if tensor.name in model.weights:
+            tensor.CopyFrom(numpy_helper.from_array(model.weights[tensor.name], tensor.name))
+    return file
+
+
+def _described(file: onnx.ModelProto, model: Model, convention: str) -> bytes:
+    """The file's content, with all that a user must know in its metadata."""
+    file.producer_name, file.producer_version = "logpolar", __version__
+    file.doc_string = f"{model.name}: {convention}"
+    words = {"card": model.card.to_json(), "model_hash": model.digest, "convention": convention}
+    helper.set_model_props(file, {**words, "network": model.card.network.to_json()})
+    onnx.checker.check_model(file, full_check=True)
+    return bytes(file.SerializeToString())
