@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from logpolar.cli import main
 
-COMMANDS = ["demo", "match", "extract", "patches", "models", "dataset", "recipe", "train", "ablate", "eval"]
+COMMANDS = ["demo", "match", "extract", "patches", "models", "export", "dataset", "recipe", "train", "ablate", "eval"]
 GROUPS = {
     "dataset": ("colmap", "homographies", "reconstruct", "show"),
     "eval": ("patches", "retrieval", "hpatches", "amos", "phototourism", "report"),
@@ -24,7 +24,7 @@ from click.testing import CliRunner
 from logpolar.cli import main
 for command in [""] + sys.argv[1:]:
     assert CliRunner().invoke(main, [*command.split(), "--help"]).exit_code == 0
-heavy = {"numpy", "cv2", "torch", "onnxruntime", "h5py", "matplotlib", "safetensors", "tqdm"}
+heavy = {"numpy", "cv2", "torch", "onnxruntime", "h5py", "matplotlib", "safetensors", "tqdm", "onnx"}
 print(sorted(heavy & set(sys.modules)))
 """
 

@@ -15,6 +15,7 @@ from logpolar.cli.eval import evaluate
 from logpolar.cli.eval_folders import amos, hpatches
 from logpolar.cli.eval_phototourism import phototourism
 from logpolar.cli.eval_report import report
+from logpolar.cli.export import export
 from logpolar.cli.extract import extract
 from logpolar.cli.match import match
 from logpolar.cli.models import models
@@ -53,5 +54,5 @@ for _command in (reconstruct, show):
     dataset.add_command(_command)
 for _command in (hpatches, amos, phototourism, report):
     evaluate.add_command(_command)
-for _command in (demo, match, extract, patches, models, dataset, recipe, train, ablate, evaluate):
+for _command in (demo, match, extract, patches, models, export, dataset, recipe, train, ablate, evaluate):
     main.add_command(_command)

@@ -1,0 +1,41 @@
+"""logpolar export"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from logpolar.errors import LogpolarError
+from logpolar.outputs import check_output, write_whole
+
+_TOLERANCE = 1e-3
+
+
+@click.command(
+    short_help="Write a model as an ONNX file.",
+    epilog="Example: logpolar export logpolar-96 -o logpolar-96.onnx --end-to-end",
+)
+@click.argument("model")
+@click.option("--output", "-o", type=click.Path(path_type=Path), required=True, help="File to write (.onnx).")
+@click.option("--end-to-end", is_flag=True, help="Image and keypoints in, not patches: the sampler is in the file.")
+def export(model: str, output: Path, end_to_end: bool) -> None:
+    """Write a shipped model, or a model file, as ONNX for any runtime (needs the extra 'onnx').
+
+    The network alone turns patches into descriptors. With --end-to-end the file takes a gray image and keypoints of
+    any number. Before it is written, it is run by onnxruntime and compared with the library.
+    """
+    from logpolar.models import load_model
+    from logpolar.onnx_files import end_to_end_file, largest_difference, network_file
+
+    if output.suffix.lower() != ".onnx":
+        raise LogpolarError(f"{output}: ONNX files end in .onnx")
+    check_output(output, Path(model))
+    loaded = load_model(model)
+    content = (end_to_end_file if end_to_end else network_file)(loaded)
+    difference = largest_difference(loaded, content, end_to_end)
+    if not difference < _TOLERANCE:
+        raise LogpolarError(f"{model}: the file would differ from the library by {difference:.1e}; nothing was written")
+    write_whole(output, content)
+    what = "image, keypoints -> descriptors" if end_to_end else "patches -> descriptors"
+    click.echo(f"wrote {output} ({what}), {len(content) / 1e6:.1f} MB; off the library by at most {difference:.1e}")
