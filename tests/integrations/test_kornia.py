@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from logpolar.detection import SiftDetector
 from logpolar.errors import ImageError, KeypointError
 from logpolar.extraction import Extractor
 from logpolar.images import to_gray
@@ -16,7 +17,8 @@ from logpolar.models import Model, ModelCard, NetworkOptions, load_model, shippe
 from logpolar.network import DescriptorNetwork
 from logpolar.sampling import Cartesian, LogPolar, sample_patches
 
-feature = pytest.importorskip("kornia.feature")
+kornia = pytest.importorskip("kornia")
+feature = kornia.feature
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +79,22 @@ class TestFrames:
         keypoints = Keypoints.from_lafs(lafs[0].numpy())
         ours = sample_patches(image[0, 0].numpy(), keypoints, Cartesian(12, antialias=False))
         np.testing.assert_allclose(ours, theirs.numpy(), atol=2e-3)
+
+    def test_a_third_of_a_blob_s_scale_is_sift_s_size(self):
+        rows, columns = np.mgrid[:121, :121] - 60
+        blob = np.exp(-(rows**2 + columns**2) / (2 * 6**2)).astype(np.float32)
+        pyramid = kornia.geometry.ScalePyramid(3, 1.6, 32, double_image=True)
+        detector = feature.ScaleSpaceDetector(
+            1,
+            resp_module=feature.BlobDoG(),
+            scale_pyr_module=pyramid,
+            scale_space_response=True,
+            minima_are_also_good=True,
+        )
+        lafs, _ = detector(torch.from_numpy(blob)[None, None])
+        found, expected = Keypoints.from_lafs(lafs[0].numpy(), 1 / 3), SiftDetector(1)(blob)
+        np.testing.assert_allclose(found.xy, expected.xy, atol=0.3)
+        np.testing.assert_allclose(found.size, expected.size, rtol=0.1)
 
 
 class TestDescriptors:
@@ -144,14 +162,19 @@ class TestGradients:
         ids=["reflect", "mean", "cartesian"],
     )
     def test_gradcheck_of_image_and_frames(self, sampling):
-        """Of three mixtures of the 128 outputs: a backward pass for each would take long."""
         module = LogPolarDescriptor(small_model(sampling)).double()
-        random = np.random.default_rng(0)
-        image = torch.from_numpy(random.random((1, 1, 5, 6))).requires_grad_()
-        keypoints = Keypoints.from_points([[2.3, 1.9]], [2.3], [17.0])
+        image = torch.from_numpy(np.random.default_rng(0).random((1, 1, 9, 11))).requires_grad_()
+        keypoints = Keypoints.from_points([[4.3, 3.9], [7.1, 5.2]], [2.3, 3.1], [17.0, 211.0])
         lafs = torch.from_numpy(keypoints.to_lafs()[None]).double().requires_grad_()
-        mixture = torch.from_numpy(random.normal(size=(128, 3)))
-        assert torch.autograd.gradcheck(lambda *given: module(*given) @ mixture, (image, lafs), eps=1e-7, atol=1e-5)
+        # The fast mode compares derivatives along random directions rather than along each axis.
+        assert torch.autograd.gradcheck(module, (image, lafs), eps=1e-7, atol=1e-5, fast_mode=True)
+
+    def test_descriptors_are_the_same_with_gradients(self, descriptor, image):
+        """Then, as on a GPU, torch makes the pyramid, not OpenCV."""
+        lafs = torch.from_numpy(random_keypoints(10).to_lafs())[None]
+        with torch.no_grad():
+            expected = descriptor(image, lafs)
+        torch.testing.assert_close(descriptor(image.clone().requires_grad_(), lafs), expected, atol=1e-5, rtol=0)
 
     def test_weights_and_chunks(self):
         module = LogPolarDescriptor(small_model(LogPolar(12, 4, 4)))
