@@ -241,18 +241,18 @@ class TestOddInput:
 
 
 def test_inside_local_feature(descriptor, image):
-    image = image[:, :, :220, 100:320]
+    image = image[:, :, :160, 140:300]
     detector = feature.MultiResolutionDetector(
-        feature.CornerGFTT(), num_features=100, ori_module=feature.LAFOrienter(19)
+        feature.CornerGFTT(), num_features=60, ori_module=feature.LAFOrienter(19)
     )
     with torch.no_grad():
         lafs, _, first = feature.LocalFeature(detector, descriptor)(image)
         turned_lafs, _, second = feature.LocalFeature(detector, descriptor)(image.rot90(1, (2, 3)))
-    assert first.shape == (1, 100, 128)
+    assert first.shape == (1, 60, 128)
     _, matches = feature.match_mnn(first[0], second[0])
     xy, turned = lafs[0, matches[:, 0], :, 2], turned_lafs[0, matches[:, 1], :, 2]
     expected = torch.stack([xy[:, 1], image.shape[3] - 1 - xy[:, 0]], dim=1)
-    assert ((expected - turned).norm(dim=1) < 2).sum() > 60
+    assert ((expected - turned).norm(dim=1) < 2).sum() > 36
 
 
 def test_without_torch_the_extra_is_named():
