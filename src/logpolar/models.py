@@ -118,9 +118,11 @@ class Model:
             from logpolar.network import DescriptorNetwork
         except ImportError as error:
             raise MissingExtraError("the torch runtime", "torch") from error
-        network = DescriptorNetwork(self.card.network)
+        with torch.device("meta"):  # without memory: its random weights, which take long to make, are not wanted
+            network = DescriptorNetwork(self.card.network)
         try:
-            network.load_state_dict({name: torch.from_numpy(values) for name, values in self.weights.items()})
+            weights = {name: torch.tensor(values) for name, values in self.weights.items()}
+            network.load_state_dict(weights, assign=True)
         except RuntimeError as error:
             raise ModelError(f"model '{self.name}': the weights do not fit the network its card describes") from error
         return network.eval()
