@@ -9,10 +9,10 @@ from logpolar.demo import demo_pair
 from logpolar.images import shrink, to_gray
 from logpolar.integrations.kornia import LogPolarDescriptor
 
-photo = torch.from_numpy(shrink(to_gray(demo_pair().first), 320))[None, None]
+photo = torch.from_numpy(shrink(to_gray(demo_pair().first), 256))[None, None]
 turned = photo.rot90(1, (2, 3))
 
-detector = feature.MultiResolutionDetector(feature.CornerGFTT(), num_features=200, ori_module=feature.LAFOrienter(19))
+detector = feature.MultiResolutionDetector(feature.CornerGFTT(), num_features=120, ori_module=feature.LAFOrienter(19))
 features = feature.LocalFeature(detector, LogPolarDescriptor("logpolar-96"))
 
 
