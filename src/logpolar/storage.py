@@ -59,13 +59,10 @@ class FeatureFile(Hdf5File):
         return Features(keypoints, np.ascontiguousarray(group["descriptors"][()].T), (width, height))
 
     def read_matches(self, first: str, second: str) -> Matches:
-        name = _pair_name(first, second)
+        name = pair_name(first, second)
         if f"{name}/matches0" not in self._file:
             raise StorageError(f"{self.path}: no matches of '{first}' and '{second}' in this file")
-        partner, score = self._file[name]["matches0"][()], self._file[name]["matching_scores0"][()]
-        here = np.flatnonzero(partner >= 0)
-        indices = np.stack([here, partner[here]], axis=1).astype(np.int32)
-        return Matches(indices, (2 - 2 * score[here]).astype(np.float32))
+        return read_matches(self._file[name])
 
 
 class FeatureWriter(Hdf5Writer):
@@ -87,7 +84,7 @@ class FeatureWriter(Hdf5Writer):
 
     def add_matches(self, first: str, second: str, count: int, matches: Matches) -> None:
         """Add the matches of two images, the first of which has ``count`` keypoints."""
-        self._add(lambda file: _write_matches(file, _pair_name(first, second), count, matches))
+        self._add(lambda file: write_matches(file, pair_name(first, second), count, matches))
 
 
 def _write_features(file: Any, name: str, features: Features) -> None:
@@ -103,7 +100,8 @@ def _write_features(file: Any, name: str, features: Features) -> None:
     group.create_dataset("image_size", data=np.array(features.image_size, np.int32))
 
 
-def _write_matches(file: Any, name: str, count: int, matches: Matches) -> None:
+def write_matches(file: Any, name: str, count: int, matches: Matches) -> Any:
+    """Put the matches of a pair into an open HDF5 file; the group that they are in."""
     partner, score = np.full(count, -1, np.int32), np.zeros(count, np.float32)
     partner[matches.indices[:, 0]] = matches.indices[:, 1]
     score[matches.indices[:, 0]] = 1 - matches.distances / 2
@@ -112,8 +110,22 @@ def _write_matches(file: Any, name: str, count: int, matches: Matches) -> None:
     group = file.require_group(name)
     group.create_dataset("matches0", data=partner)
     group.create_dataset("matching_scores0", data=score)
+    return group
 
 
-def _pair_name(first: str, second: str) -> str:
+def read_matches(group: Any) -> Matches:
+    """The matches of a pair from its group."""
+    partner, score = group["matches0"][()], group["matching_scores0"][()]
+    here = np.flatnonzero(partner >= 0)
+    indices = np.stack([here, partner[here]], axis=1).astype(np.int32)
+    return Matches(indices, (2 - 2 * score[here]).astype(np.float32))
+
+
+def pair_name(first: str, second: str) -> str:
     """hloc's name of a pair."""
-    return f"{first.replace('/', '-')}/{second.replace('/', '-')}"
+    return f"{flat_name(first)}/{flat_name(second)}"
+
+
+def flat_name(image: str) -> str:
+    """hloc's name of an image among matches."""
+    return image.replace("/", "-")

@@ -1,0 +1,74 @@
+"""Feature files as hloc writes them, read as ours.
+
+hloc's extractors store ``keypoints`` (N, 2), ``descriptors`` (D, N), ``scores`` and ``image_size``, by default in
+float16, which moves keypoints by up to half a pixel at x = 1500. Only its DoG adds ``scales`` (sigma, half of our
+size) and ``oris`` (degrees, our angle); of all others size and angle are missing, and the features can be matched but
+not described anew. Our own files have everything that hloc reads; see ``logpolar.storage``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from logpolar.errors import StorageError
+from logpolar.extraction import Features
+from logpolar.keypoints import Keypoints
+from logpolar.storage import FeatureFile
+
+
+class HlocFeatureFile(FeatureFile):
+    """Reads a feature file without our header, as hloc writes it.
+
+    Keypoints without scale or orientation get those of ``Keypoints.from_points``; ``missing`` tells which.
+    """
+
+    def _read_settings(self) -> dict[str, Any]:
+        self._names = super().names()
+        if not self._names:
+            raise StorageError(f"{self.path}: neither a feature file of logpolar nor one of hloc: no keypoints in it")
+        return {"written_by": "hloc"}
+
+    def names(self) -> list[str]:
+        return list(self._names)
+
+    @property
+    def missing(self) -> list[str]:
+        """What the first image's keypoints lack: "size", "angle" or both."""
+        group = self._file[self._names[0]]
+        return [ours for theirs, ours in (("scales", "size"), ("oris", "angle")) if theirs not in group]
+
+    def read(self, name: str) -> Features:
+        if name not in self._names:
+            raise StorageError(f"{self.path}: no image '{name}' in this file")
+        group = self._file[name]
+        for key in ("descriptors", "image_size"):
+            if key not in group:
+                raise StorageError(f"{self.path}: the features of '{name}' have no {key}")
+        xy, descriptors = group["keypoints"][()], np.asarray(group["descriptors"][()], np.float32)
+        if xy.ndim != 2 or xy.shape[1] != 2 or descriptors.ndim != 2 or descriptors.shape[1] != len(xy):
+            shapes = f"keypoints {xy.shape} and descriptors {descriptors.shape}"
+            raise StorageError(f"{self.path}: {shapes} of '{name}' do not fit; hloc has (N, 2) and (D, N)")
+        scale, angle, score = (group[key][()] if key in group else None for key in ("scales", "oris", "scores"))
+        keypoints = Keypoints.from_points(
+            xy, None if scale is None else 2 * np.asarray(scale, np.float32), angle, score
+        )
+        width, height = (int(side) for side in group["image_size"][()])
+        return Features(keypoints, np.ascontiguousarray(descriptors.T), (width, height))
+
+
+def open_features(path: str | Path) -> FeatureFile:
+    """A feature file of ours or, where the header is missing, of hloc."""
+    return HlocFeatureFile(path) if is_foreign(path) else FeatureFile(path)
+
+
+def is_foreign(path: str | Path) -> bool:
+    """Whether an HDF5 file has no header of ours. What cannot be opened is not: opening it again says what is wrong."""
+    try:
+        with h5py.File(path, "r") as file:
+            return "format" not in file.attrs
+    except OSError:
+        return False

@@ -1,0 +1,64 @@
+"""Images that look alike, by their local descriptors pooled into one vector an image (VLAD).
+
+Each descriptor goes to the nearest of a few centres, found by k-means among a sample of all descriptors; the vector is
+the sum of differences to each centre, every centre's share at unit length (Arandjelovic and Zisserman, 2013), and the
+likeness of two images the dot product. A centre that no descriptor goes to has a share of zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import cv2
+import numpy as np
+
+from logpolar.keypoints import FloatArray
+from logpolar.pairing import Pair
+
+_CENTRES = 64
+_SAMPLE = 50_000
+"""Descriptors that the centres are found among."""
+
+
+def similar_pairs(
+    names: Sequence[str], read_descriptors: Callable[[str], FloatArray], neighbours: int, seed: int = 0
+) -> list[Pair]:
+    """Each image with the ``neighbours`` most like it; a pair that both ask for counts once. Sorted."""
+    if len(names) < 2:
+        return []
+    centres = _find_centres(names, read_descriptors, seed)
+    vectors = np.stack([pool(read_descriptors(name), centres) for name in names])
+    found = set()
+    for number, vector in enumerate(vectors):
+        likeness = vectors @ vector
+        likeness[number] = -np.inf
+        for other in np.argsort(-likeness, kind="stable")[: min(neighbours, len(names) - 1)]:
+            found.add((min(number, int(other)), max(number, int(other))))
+    return [(names[i], names[j]) for i, j in sorted(found)]
+
+
+def pool(descriptors: FloatArray, centres: FloatArray) -> FloatArray:
+    """One vector of unit length, or of zeros for no descriptors, of descriptors (N, D) and centres (K, D)."""
+    if len(descriptors) == 0 or len(centres) == 0:
+        return np.zeros(centres.size, np.float32)
+    nearest = (descriptors @ centres.T - (centres**2).sum(axis=1) / 2).argmax(axis=1)
+    sums = np.zeros_like(centres)
+    np.add.at(sums, nearest, descriptors - centres[nearest])
+    sums /= np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-12)
+    return np.asarray(sums.ravel() / max(float(np.linalg.norm(sums)), 1e-12), np.float32)
+
+
+def _find_centres(names: Sequence[str], read_descriptors: Callable[[str], FloatArray], seed: int) -> FloatArray:
+    random, parts = np.random.default_rng(seed), []
+    share = max(_SAMPLE // len(names), 1)
+    for name in names:
+        descriptors = read_descriptors(name)
+        parts.append(descriptors[random.permutation(len(descriptors))[:share]])
+    sample = np.ascontiguousarray(np.concatenate(parts), np.float32)
+    count = min(_CENTRES, len(sample))
+    if count == 0:
+        return np.zeros((0, sample.shape[1]), np.float32)
+    cv2.setRNGSeed(seed)
+    criteria = (cv2.TERM_CRITERIA_MAX_ITER + cv2.TERM_CRITERIA_EPS, 10, 1e-4)
+    _, _, centres = cv2.kmeans(sample, count, None, criteria, 1, cv2.KMEANS_PP_CENTERS)  # type: ignore[call-overload]
+    return np.asarray(centres, np.float32)

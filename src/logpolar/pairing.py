@@ -1,0 +1,101 @@
+"""Which images to match with which: all, neighbours by name, those that look alike, or a list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+
+from logpolar.errors import LogpolarError, in_words
+from logpolar.settings import check_settings, setting
+
+if TYPE_CHECKING:  # the command line's options are made of this, and numpy is slow to import
+    from logpolar.keypoints import FloatArray
+
+Pair: TypeAlias = tuple[str, str]
+
+Pairing = Literal["exhaustive", "sequential", "retrieval"]
+PAIRINGS: tuple[Pairing, ...] = get_args(Pairing)
+
+
+@dataclass(frozen=True)
+class PairingOptions:
+    """How pairs are chosen."""
+
+    pairing: Pairing = setting(  # noqa: RUF009 - it makes a field
+        "exhaustive",
+        "Every image with every other, with the next ones by name, or with those that look most alike.",
+        choices=PAIRINGS,
+    )
+    overlap: int = setting(10, "Sequential: each image is paired with so many that follow it.", 1)
+    neighbours: int = setting(20, "Retrieval: each image is paired with so many that look most like it.", 1)
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+def choose_pairs(
+    names: Sequence[str], options: PairingOptions, read_descriptors: Callable[[str], FloatArray] | None = None
+) -> list[Pair]:
+    """Pairs of named images; no image with itself, no pair twice.
+
+    ``read_descriptors`` gives the descriptors (N, D) of an image; only retrieval asks for them.
+    """
+    if options.pairing == "exhaustive":
+        return exhaustive_pairs(names)
+    if options.pairing == "sequential":
+        return sequential_pairs(names, options.overlap)
+    from logpolar.likeness import similar_pairs
+
+    if read_descriptors is None:
+        raise ValueError("pairs by retrieval need the images' descriptors")
+    return similar_pairs(names, read_descriptors, options.neighbours)
+
+
+def exhaustive_pairs(names: Sequence[str]) -> list[Pair]:
+    return list(combinations(names, 2))
+
+
+def sequential_pairs(names: Sequence[str], overlap: int) -> list[Pair]:
+    """Each image with the ``overlap`` that follow it, in the order given."""
+    return [(name, other) for number, name in enumerate(names) for other in names[number + 1 : number + 1 + overlap]]
+
+
+def read_pairs(path: str | Path, names: Iterable[str]) -> list[Pair]:
+    """Pairs from a text file, two names a line, as hloc and COLMAP write it; each must be among ``names``.
+
+    Empty lines and those that begin with ``#`` are skipped, and a pair counts once, whichever name comes first. Names
+    may have spaces in them where only one way to part the line gives two known ones.
+    """
+    known, found = set(names), dict[frozenset[str], Pair]()
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise LogpolarError(f"{path}: {in_words(error)}") from error
+    except UnicodeDecodeError as error:
+        raise LogpolarError(f"{path}: not a text file of pairs") from error
+    for number, line in enumerate(lines, 1):
+        if line.strip() and not line.startswith("#"):
+            pair = _parse(line.strip(), known, f"{path}: line {number}")
+            found.setdefault(frozenset(pair), pair)
+    if not found:
+        raise LogpolarError(f"{path}: no pairs in this file")
+    return list(found.values())
+
+
+def _parse(line: str, known: set[str], place: str) -> Pair:
+    words = line.split()
+    if len(words) < 2:
+        raise LogpolarError(f"{place}: '{line}' is not a pair of two names")
+    splits = [(" ".join(words[:here]), " ".join(words[here:])) for here in range(1, len(words))]
+    good = [pair for pair in splits if set(pair) <= known]
+    if not good:
+        unknown = next(name for name in splits[0] if name not in known)
+        raise LogpolarError(f"{place}: no image '{unknown}' among the features")
+    if len(good) > 1:
+        raise LogpolarError(f"{place}: '{line}' can be read as more than one pair of names")
+    if good[0][0] == good[0][1]:
+        raise LogpolarError(f"{place}: an image cannot be matched with itself")
+    return good[0]
