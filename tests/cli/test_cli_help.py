@@ -9,7 +9,20 @@ from click.testing import CliRunner
 
 from logpolar.cli import main
 
-COMMANDS = ["demo", "match", "extract", "patches", "models", "export", "dataset", "recipe", "train", "ablate", "eval"]
+COMMANDS = [
+    "demo",
+    "match",
+    "extract",
+    "match-features",
+    "patches",
+    "models",
+    "export",
+    "dataset",
+    "recipe",
+    "train",
+    "ablate",
+    "eval",
+]
 GROUPS = {
     "dataset": ("colmap", "homographies", "reconstruct", "show"),
     "eval": ("patches", "retrieval", "hpatches", "amos", "phototourism", "report"),

@@ -18,6 +18,7 @@ from logpolar.cli.eval_report import report
 from logpolar.cli.export import export
 from logpolar.cli.extract import extract
 from logpolar.cli.match import match
+from logpolar.cli.match_features import match_features
 from logpolar.cli.models import models
 from logpolar.cli.patches import patches
 from logpolar.cli.train import ablate, recipe, train
@@ -54,5 +55,5 @@ for _command in (reconstruct, show):
     dataset.add_command(_command)
 for _command in (hpatches, amos, phototourism, report):
     evaluate.add_command(_command)
-for _command in (demo, match, extract, patches, models, export, dataset, recipe, train, ablate, evaluate):
+for _command in (demo, match, extract, match_features, patches, models, export, dataset, recipe, train, ablate, evaluate):
     main.add_command(_command)

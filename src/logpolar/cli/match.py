@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from logpolar.cli.options import Number, extraction_options, open_extractor
-from logpolar.defaults import DEFAULT_RATIO
+from logpolar.cli.options import Number, extraction_options, open_extractor, ratio_option
 from logpolar.errors import LogpolarError
 from logpolar.outputs import check_output, check_picture
 
@@ -19,13 +18,7 @@ from logpolar.outputs import check_output, check_picture
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="Picture of the matches (.png, .jpg, .webp).")
 @click.option("--h5", type=click.Path(path_type=Path), help="File for features and matches (HDF5, replaced).")
 @extraction_options
-@click.option(
-    "--ratio",
-    type=Number(0, 1, min_open=True),
-    default=DEFAULT_RATIO,
-    show_default=True,
-    help="Ratio test: best over second best distance; 1 accepts all.",
-)
+@ratio_option
 @click.option(
     "--geometry",
     type=click.Choice(["fundamental", "homography", "none"]),

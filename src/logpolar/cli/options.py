@@ -16,6 +16,7 @@ from logpolar.defaults import (
     DEFAULT_MAX_KEYPOINTS,
     DEFAULT_MAX_SIZE,
     DEFAULT_MODEL,
+    DEFAULT_RATIO,
     RUNTIME_NAMES,
     RuntimeName,
 )
@@ -86,6 +87,19 @@ jobs_option = click.option(
     default=lambda: os.cpu_count() or 1,
     show_default="all cores",
     help="Processes.",
+)
+
+
+ratio_option = click.option(
+    "--ratio",
+    type=Number(0, 1, min_open=True),
+    default=DEFAULT_RATIO,
+    show_default=True,
+    help="Ratio test: best over second best distance; 1 accepts all.",
+)
+
+pairs_file_option = click.option(
+    "--pairs", type=click.Path(path_type=Path), help="Text file, two image names a line, instead of --pairing."
 )
 
 

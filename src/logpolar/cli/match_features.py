@@ -1,0 +1,62 @@
+"""logpolar match-features"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from logpolar.cli.options import continuing, jobs_option, pairs_file_option, ratio_option
+from logpolar.cli.settings import make_settings, settings_options
+from logpolar.outputs import check_output
+from logpolar.pairing import PairingOptions
+
+if TYPE_CHECKING:
+    from logpolar.pairing import Pair
+    from logpolar.storage import FeatureFile
+
+
+@click.command(
+    "match-features",
+    short_help="Match the images of a feature file.",
+    epilog="Example: logpolar match-features features.h5 -o matches.h5 --pairing retrieval --neighbours 20",
+)
+@click.argument("features", type=click.Path(path_type=Path))
+@click.option("--output", "-o", type=click.Path(path_type=Path), required=True, help="Match file (HDF5) to add to.")
+@settings_options(PairingOptions)
+@pairs_file_option
+@ratio_option
+@jobs_option
+@click.option("--overwrite", is_flag=True, help="Start anew instead of continuing an existing file.")
+def match_features(
+    features: Path, output: Path, pairs: Path | None, ratio: float, jobs: int, overwrite: bool, **pairing: Any
+) -> None:
+    """Match the images of a feature file, of `logpolar extract` or of hloc, into a file in hloc's layout.
+
+    A second run continues where the first one stopped, whatever stopped it.
+    """
+    from logpolar.hloc import open_features
+    from logpolar.match_files import match_pairs
+    from logpolar.matching import MatchingOptions
+
+    with open_features(features) as file:
+        chosen = choose(file, make_settings(PairingOptions, pairing), pairs)
+    check_output(output, features, *([pairs] if pairs else []))
+    with continuing(output):
+        report = match_pairs(features, output, chosen, MatchingOptions(ratio), jobs, overwrite, progress=True)
+    skipped = f", {report.skipped} were there already" if report.skipped else ""
+    click.echo(f"{output}: added {report.done} of {len(chosen)} pairs with {report.matches} matches{skipped}")
+
+
+def choose(file: FeatureFile, options: PairingOptions, pairs: Path | None) -> list[Pair]:
+    """The pairs that the shared options ask for; at least one."""
+    from logpolar.errors import LogpolarError
+    from logpolar.pairing import choose_pairs, read_pairs
+
+    names = file.names()
+    if len(names) < 2:
+        raise LogpolarError(f"{file.path}: has {len(names)} images, and matching needs two or more")
+    if pairs:
+        return read_pairs(pairs, names)
+    return choose_pairs(names, options, lambda name: file.read(name).descriptors)
