@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from logpolar.cameras import Camera, Matrix
-from logpolar.colmap.library import import_pycolmap
+from logpolar.colmap.library import first_line, import_pycolmap, open_database, quiet, set_known, verification_options
 from logpolar.errors import LogpolarError
 
 Pose = tuple[Matrix, Matrix]
@@ -35,14 +35,13 @@ def map_images(
     the same poses.
     """
     pycolmap = import_pycolmap("multi-view reconstruction")
-    with tempfile.TemporaryDirectory(prefix="logpolar-mapping-") as folder, _quiet(pycolmap):
+    with tempfile.TemporaryDirectory(prefix="logpolar-mapping-") as folder, quiet(pycolmap):
         database = Path(folder) / "database.db"
         try:
             _fill(pycolmap, database, cameras, keypoints, matches, seed)
             models = pycolmap.incremental_mapping(str(database), folder, folder, _options(pycolmap, seed))
         except (RuntimeError, ValueError, IndexError) as error:
-            words = (str(error).splitlines() or [type(error).__name__])[0]
-            raise LogpolarError(f"COLMAP could not map {len(cameras)} images: {words}") from error
+            raise LogpolarError(f"COLMAP could not map {len(cameras)} images: {first_line(error)}") from error
         return _largest(models.values())
 
 
@@ -57,9 +56,8 @@ def _fill(
     """Numbers of cameras and images are their rows plus 1: COLMAP's start there."""
     own = [_camera(pycolmap, number, camera) for number, camera in enumerate(cameras, 1)]
     points = [np.asarray(xy, np.float64).reshape(-1, 2) + 0.5 for xy in keypoints]
-    options = pycolmap.TwoViewGeometryOptions()
-    options.ransac.random_seed = seed
-    with contextlib.closing(pycolmap.Database.open(str(database))) as file:
+    options = verification_options(pycolmap, seed)
+    with contextlib.closing(open_database(pycolmap, database)) as file:
         for number, (camera, xy) in enumerate(zip(own, points, strict=True), 1):
             file.write_camera(camera, use_camera_id=True)
             image = pycolmap.Image(name=f"{number:06}", camera_id=number, image_id=number)
@@ -87,11 +85,12 @@ def _camera(pycolmap: Any, number: int, camera: Camera) -> Any:
 
 def _options(pycolmap: Any, seed: int) -> Any:
     options = pycolmap.IncrementalPipelineOptions()
-    options.random_seed, options.num_threads = seed, 1
+    options.num_threads = 1
     options.min_model_size, options.extract_colors = _MIN_MODEL, False
     options.ba_refine_focal_length = options.ba_refine_principal_point = options.ba_refine_extra_params = False
-    # New in COLMAP 4, so not in the challenge's; on a set of 10 images it took 80 s more and registered none more.
-    options.structure_less_registration_fallback = False
+    # The fallback is new in COLMAP 4, so not in the challenge's; on a set of 10 images it took 80 s more and registered
+    # none more. The seed came with 3.13.
+    set_known(options, structure_less_registration_fallback=False, random_seed=seed)
     options.mapper.abs_pose_refine_focal_length = options.mapper.abs_pose_refine_extra_params = False
     return options
 
@@ -105,13 +104,3 @@ def _largest(models: Any) -> dict[int, Pose]:
         matrix = np.array(best.images[number].cam_from_world().matrix(), np.float64)
         poses[number - 1] = matrix[:, :3], matrix[:, 3]
     return poses
-
-
-@contextlib.contextmanager
-def _quiet(pycolmap: Any) -> Iterator[None]:
-    """COLMAP tells of each image that it registers, and of each that it cannot."""
-    level, pycolmap.logging.minloglevel = pycolmap.logging.minloglevel, pycolmap.logging.Level.FATAL.value
-    try:
-        yield
-    finally:
-        pycolmap.logging.minloglevel = level

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from logpolar.cameras import Camera, Matrix
 from logpolar.colmap.binary_models import check_whole
 from logpolar.colmap.depth_maps import depth_size
-from logpolar.colmap.library import import_pycolmap
+from logpolar.colmap.library import first_line, import_pycolmap, quiet
 from logpolar.errors import LogpolarError, StorageError
 
 _MODEL_FILES = (("cameras.bin", "images.bin", "points3D.bin"), ("cameras.txt", "images.txt", "points3D.txt"))
@@ -85,15 +85,12 @@ def _find_model(folder: Path) -> Path:
 def _read_model(place: Path) -> Any:
     pycolmap = import_pycolmap("reading COLMAP models")
     check_whole(place)
-    # COLMAP logs a stack trace for what our own error says in a line.
-    level, pycolmap.logging.minloglevel = pycolmap.logging.minloglevel, pycolmap.logging.Level.FATAL.value
     try:
-        return pycolmap.Reconstruction(str(place))
+        with quiet(pycolmap):
+            return pycolmap.Reconstruction(str(place))
     except (RuntimeError, ValueError, IndexError) as error:
-        reason = _explain(place) or f"{place}: cannot be read as a COLMAP model ({_first_line(error)})"
+        reason = _explain(place) or f"{place}: cannot be read as a COLMAP model ({first_line(error)})"
         raise StorageError(reason) from error
-    finally:
-        pycolmap.logging.minloglevel = level
 
 
 def _explain(place: Path) -> str:
@@ -105,10 +102,6 @@ def _explain(place: Path) -> str:
         if len(words) == 10 and {word.lower().lstrip("+-") for word in words[1:8]} & {"nan", "inf"}:
             return f"{path}: the pose of {words[9]} is not finite"
     return ""
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _read_view(folder: Path, model: Any, image: Any, rows: dict[int, int], need_depth: bool) -> View:
