@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from logpolar.cli.options import open_extractor
-from logpolar.errors import LogpolarError
+from logpolar.errors import LogpolarError, StorageError
 from logpolar.extraction import Extractor, Features
-from logpolar.folders import extract_images
+from logpolar.folders import GivenKeypoints, extract_images
 from logpolar.images import find_images
 from logpolar.keypoints import Keypoints
 from logpolar.storage import FeatureFile
@@ -261,3 +261,24 @@ def test_an_image_too_much_for_the_machine_does_not_stop_the_rest(folder, tmp_pa
     report = extract_images(find_images([folder]), tmp_path / "f.h5", partial(Extractor, detector=detector))
     assert report.done == 6
     assert "1 TB wanted" in report.failed["huge.png"]
+
+
+class TestGivenKeypoints:
+    def given(self, source: str = "mine") -> GivenKeypoints:
+        return GivenKeypoints(source, lambda name: Keypoints.from_points([[30, 40], [60, 20.5]], [5, 9], [10, 200]))
+
+    @pytest.mark.parametrize("jobs", [1, 2])
+    def test_are_described_and_nothing_is_detected(self, folder, tmp_path, jobs):
+        images = find_images([folder / "1.png", folder / "2.png"])
+        report = extract_images(images, tmp_path / "out.h5", open_small, jobs, given=self.given())
+        assert (report.done, report.keypoints) == (2, 4)
+        expected = open_small().extract(folder / "1.png", self.given().read("1.png"))
+        found = content_of(tmp_path / "out.h5")["1.png"]
+        np.testing.assert_array_equal(found.keypoints.table, expected.keypoints.table)
+        np.testing.assert_allclose(found.descriptors, expected.descriptors, atol=1e-5)
+
+    def test_of_another_source_are_not_mixed(self, folder, tmp_path):
+        images = find_images([folder / "1.png"])
+        extract_images(images, tmp_path / "out.h5", open_small, given=self.given())
+        with pytest.raises(StorageError, match="detector.name = mine, not yours"):
+            extract_images(images, tmp_path / "out.h5", open_small, given=self.given("yours"))

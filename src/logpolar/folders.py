@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 import cv2
 from tqdm import tqdm
@@ -13,11 +14,24 @@ from tqdm import tqdm
 from logpolar.errors import LogpolarError
 from logpolar.extraction import Extractor, Features
 from logpolar.images import unnamed_images
+from logpolar.keypoints import Keypoints
 from logpolar.parallel import in_processes
 from logpolar.storage import FeatureWriter
 
 OpenExtractor = Callable[..., Extractor]
 """Makes an extractor; called with ``threads=``. Must be picklable for ``jobs`` above 1: ``functools.partial`` is."""
+
+
+_Task: TypeAlias = tuple[str, Path, Keypoints | None]
+"""Name, file, and the keypoints to describe if they are given."""
+
+
+@dataclass(frozen=True)
+class GivenKeypoints:
+    """Keypoints to describe, in place of a detector's."""
+
+    source: str  # what they are, for the file's settings: other keypoints are not to be added to it
+    read: Callable[[str], Keypoints]  # those of a named image
 
 
 @dataclass
@@ -37,24 +51,28 @@ def extract_images(
     jobs: int = 1,
     overwrite: bool = False,
     progress: bool = False,
+    given: GivenKeypoints | None = None,
 ) -> FolderReport:
     """Extract features of named images into a feature file; images that are in it already are left alone.
 
     After a crash, even in the middle of writing, the file is whole and holds every finished image; run it again to
-    continue. Images that cannot be read are reported, not stored. ``jobs`` processes share the cores.
+    continue. Images that cannot be read are reported, not stored. ``jobs`` processes share the cores. With ``given``
+    nothing is detected.
     """
     report = FolderReport()
     jobs = max(min(jobs, len(images)), 1)
     extractor = open_extractor(threads=0 if jobs == 1 else 1)
     report.failed = unnamed_images(images)
     unnamed = set(report.failed)
-    with FeatureWriter(output, extractor.settings, overwrite) as writer:
+    settings = {**extractor.settings, "detector": {"name": given.source}} if given else extractor.settings
+    with FeatureWriter(output, settings, overwrite) as writer:
         todo = {name: path for name, path in images.items() if name not in writer.finished | unnamed}
         report.skipped = len(images) - len(todo) - len(unnamed)
         # Without a terminal there is no bar.
         disable = None if progress else True
         with tqdm(total=len(images), initial=len(images) - len(todo), unit="image", disable=disable) as bar:
-            made = _in_turn(todo, extractor) if jobs == 1 else _in_parallel(todo, open_extractor, jobs)
+            tasks = ((name, path, given.read(name) if given else None) for name, path in todo.items())
+            made = _in_turn(tasks, extractor) if jobs == 1 else _in_parallel(tasks, open_extractor, jobs)
             for name, result in made:
                 if isinstance(result, Features):
                     writer.add(name, result)
@@ -68,23 +86,23 @@ def extract_images(
     return report
 
 
-def _in_turn(images: Mapping[str, Path], extractor: Extractor) -> Iterator[tuple[str, Features | str]]:
+def _in_turn(tasks: Iterable[_Task], extractor: Extractor) -> Iterator[tuple[str, Features | str]]:
     """Features, or the reason why there are none, of each image."""
-    for name, path in images.items():
-        yield name, _extract(extractor, path)
+    for name, path, keypoints in tasks:
+        yield name, _extract(extractor, path, keypoints)
 
 
 def _in_parallel(
-    images: Mapping[str, Path], open_extractor: OpenExtractor, jobs: int
+    tasks: Iterable[_Task], open_extractor: OpenExtractor, jobs: int
 ) -> Iterator[tuple[str, Features | str]]:
     """The same in several processes."""
-    for (name, _), result in in_processes(_work, images.items(), jobs, _open_worker, (open_extractor, jobs)):
+    for (name, *_), result in in_processes(_work, tasks, jobs, _open_worker, (open_extractor, jobs)):
         yield name, result
 
 
-def _extract(extractor: Extractor, path: Path) -> Features | str:
+def _extract(extractor: Extractor, path: Path, keypoints: Keypoints | None) -> Features | str:
     try:
-        return extractor.extract(path)
+        return extractor.extract(path, keypoints)
     except LogpolarError as error:
         return str(error) if str(path) in str(error) else f"{path}: {error}"
     except (cv2.error, MemoryError) as error:
@@ -99,5 +117,5 @@ def _open_worker(open_extractor: OpenExtractor, jobs: int) -> None:
     _worker_extractor = open_extractor(threads=max((os.cpu_count() or 1) // jobs, 1))
 
 
-def _work(image: tuple[str, Path]) -> Features | str:
-    return _extract(_worker_extractor, image[1])
+def _work(task: _Task) -> Features | str:
+    return _extract(_worker_extractor, *task[1:])
