@@ -42,9 +42,7 @@ class HlocFeatureFile(FeatureFile):
         return [ours for theirs, ours in (("scales", "size"), ("oris", "angle")) if theirs not in group]
 
     def read(self, name: str) -> Features:
-        if name not in self._names:
-            raise StorageError(f"{self.path}: no image '{name}' in this file")
-        group = self._file[name]
+        group = self._group(name)
         for key in ("descriptors", "image_size"):
             if key not in group:
                 raise StorageError(f"{self.path}: the features of '{name}' have no {key}")
@@ -56,8 +54,7 @@ class HlocFeatureFile(FeatureFile):
         keypoints = Keypoints.from_points(
             xy, None if scale is None else 2 * np.asarray(scale, np.float32), angle, score
         )
-        width, height = (int(side) for side in group["image_size"][()])
-        return Features(keypoints, np.ascontiguousarray(descriptors.T), (width, height))
+        return Features(keypoints, np.ascontiguousarray(descriptors.T), self.image_size(name))
 
 
 def open_features(path: str | Path) -> FeatureFile:

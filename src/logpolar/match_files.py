@@ -22,7 +22,6 @@ import numpy as np
 from tqdm import tqdm
 
 from logpolar.errors import StorageError
-from logpolar.extraction import Features
 from logpolar.hdf5 import FileKind, Hdf5File, Hdf5Writer
 from logpolar.hloc import is_foreign, open_features
 from logpolar.matching import Matches, MatchingOptions, match_descriptors
@@ -195,9 +194,9 @@ def _work(pair: Pair) -> tuple[int, Matches]:
     return _worker_matcher(pair)
 
 
-def check_matches(matches: Matches, first: Features, second: Features, what: str) -> None:
-    """Raise unless the matches can be of these features; ``what`` is their name in the error."""
-    if len(matches) and (matches.indices >= (len(first), len(second))).any():
+def check_matches(matches: Matches, first: int, second: int, what: str) -> None:
+    """Raise unless two images with so many keypoints can have these matches; ``what`` is their name in the error."""
+    if len(matches) and (matches.indices >= (first, second)).any():
         raise StorageError(f"{what}: matches of keypoints that the features do not have; they were made of others")
 
 

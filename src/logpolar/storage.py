@@ -51,12 +51,23 @@ class FeatureFile(Hdf5File):
         return sorted(found)
 
     def read(self, name: str) -> Features:
+        group = self._group(name)
+        keypoints = Keypoints(*(group[key][()] for key in ("keypoints", "sizes", "angles", "scores")))
+        return Features(keypoints, np.ascontiguousarray(group["descriptors"][()].T), self.image_size(name))
+
+    def count(self, name: str) -> int:
+        """How many keypoints an image has."""
+        return len(self._group(name)["keypoints"])
+
+    def image_size(self, name: str) -> tuple[int, int]:
+        """An image's width and height."""
+        width, height = self._group(name)["image_size"][()].tolist()
+        return int(width), int(height)
+
+    def _group(self, name: str) -> Any:
         if f"{name}/keypoints" not in self._file:
             raise StorageError(f"{self.path}: no image '{name}' in this file")
-        group = self._file[name]
-        keypoints = Keypoints(*(group[key][()] for key in ("keypoints", "sizes", "angles", "scores")))
-        width, height = group["image_size"][()].tolist()
-        return Features(keypoints, np.ascontiguousarray(group["descriptors"][()].T), (width, height))
+        return self._file[name]
 
     def read_matches(self, first: str, second: str) -> Matches:
         name = pair_name(first, second)

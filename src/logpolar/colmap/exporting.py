@@ -1,0 +1,160 @@
+"""Feature and match files into a COLMAP database."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+
+from logpolar.errors import StorageError
+from logpolar.settings import check_settings, setting
+
+if TYPE_CHECKING:  # the command line's options are made of this module, and the rest is slow to import
+    from logpolar.colmap.database import Database
+    from logpolar.match_files import MatchFile
+    from logpolar.storage import FeatureFile
+
+CameraMode = Literal["auto", "single", "per-folder", "per-image"]
+CAMERA_MODES: tuple[CameraMode, ...] = get_args(CameraMode)
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """How photos become a database."""
+
+    camera_mode: CameraMode = setting(  # noqa: RUF009 - it makes a field
+        "auto", "Which photos share a camera, in COLMAP's words; auto: as EXIF tells.", choices=CAMERA_MODES
+    )
+    verify: bool = setting(True, "Verify the matches by two-view geometry; without, COLMAP can do it later.")
+    seed: int = setting(0, "Of the verification.", 0)
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+@dataclass
+class DatabaseReport:
+    """What is in a database that was written."""
+
+    images: int = 0
+    keypoints: int = 0
+    pairs: int = 0
+    matches: int = 0
+    verified: int = 0  # pairs that passed
+    inliers: int = 0
+    float_descriptors: bool = True  # or 8 bits
+    columns: int = 4  # of the keypoints: 2 have no scale and orientation
+
+
+def export_database(
+    features: str | Path,
+    matches: str | Path | None,
+    output: str | Path,
+    photos: str | Path | None = None,
+    cameras: str | Path | None = None,
+    options: ExportOptions | None = None,
+    overwrite: bool = False,
+    progress: bool = False,
+) -> DatabaseReport:
+    """Write a COLMAP database of a feature file and, if given, a match file, of ours or hloc's; verify the matches.
+
+    Cameras are guessed by COLMAP from the photos in the folder ``photos``, below which images have their names; or
+    cameras, images and rigs are those of another database, ``cameras``, which is not changed. ``output`` is written
+    whole or not at all.
+    """
+    from logpolar.colmap.database import Database
+    from logpolar.colmap.database_files import copy_database, written_whole
+    from logpolar.hloc import HlocFeatureFile, open_features
+    from logpolar.match_files import open_matches
+
+    options, output = options or ExportOptions(), Path(output)
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(open_features(features))
+        names = file.names()
+        links = stack.enter_context(open_matches(matches, names)) if matches else None
+        half = stack.enter_context(written_whole(output, overwrite))
+        if cameras:
+            copy_database(Path(cameras), half)
+        database = stack.enter_context(Database(half, Path(cameras) if cameras else None))
+        if cameras:
+            database.clear(keypoints=True)
+        elif photos:
+            check_photos(Path(photos), names, str(file.path))
+            database.add_photos(Path(photos), names, options.camera_mode)
+        else:
+            raise ValueError("a database needs photos, or cameras of another database")
+        _check_entered(database, names, str(cameras or photos))
+        with_shape = not (isinstance(file, HlocFeatureFile) and file.missing)
+        report = write_features(database, file, names, keypoints=True, with_shape=with_shape)
+        if links:
+            write_matches(database, file, links, report, options.verify, options.seed, progress)
+    return report
+
+
+def check_photos(folder: Path, names: Sequence[str], source: str) -> None:
+    """Raise unless the folder has all the images."""
+    if not folder.is_dir():
+        raise StorageError(f"{folder}: no such folder")
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        raise StorageError(
+            f"{folder}: {len(missing)} of {len(names)} images of {source} are not there: {_some(missing)}"
+        )
+
+
+def _check_entered(database: Database, names: Sequence[str], source: str) -> None:
+    missing = [name for name in names if name not in database.images]
+    if missing:
+        raise StorageError(f"{source}: COLMAP has {len(missing)} of {len(names)} images not: {_some(missing)}")
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + ", ..." * (len(names) > 3)
+
+
+def write_features(
+    database: Database, file: FeatureFile, names: Sequence[str], keypoints: bool, with_shape: bool = True
+) -> DatabaseReport:
+    """Put descriptors and, if ``keypoints``, keypoints of the images into a database."""
+    report = DatabaseReport(len(names), float_descriptors=database.float_descriptors, columns=4 if with_shape else 2)
+    for name in names:
+        features = file.read(name)
+        check_size(name, features.image_size, database.images[name].size)
+        if keypoints:
+            database.write_keypoints(name, features.keypoints, with_shape)
+        database.write_descriptors(name, features.descriptors)
+        report.keypoints += len(features)
+    return report
+
+
+def check_size(name: str, photo: tuple[int, int], camera: tuple[int, int]) -> None:
+    """Raise unless a photo has its camera's size: keypoints would be elsewhere."""
+    if photo != camera:
+        sizes = f"{photo[0]} x {photo[1]} pixels, but its camera {camera[0]} x {camera[1]}"
+        raise StorageError(f"{name}: the image has {sizes}; are these the same photos?")
+
+
+def write_matches(
+    database: Database,
+    file: FeatureFile,
+    links: MatchFile,
+    report: DatabaseReport,
+    verify: bool,
+    seed: int,
+    progress: bool,
+) -> None:
+    """Put all matches of a match file into a database, perhaps verify them, and report."""
+    from logpolar.match_files import check_matches
+
+    pairs = links.pairs()
+    counts = {name: file.count(name) for name in {name for pair in pairs for name in pair}}
+    for first, second in pairs:
+        matches = links.read(first, second)
+        check_matches(matches, counts[first], counts[second], f"{links.path}: '{first}' and '{second}'")
+        database.write_matches(first, second, matches.indices)
+        report.matches += len(matches)
+    report.pairs = len(pairs)
+    if verify:
+        report.verified, report.inliers = database.verify(pairs, seed, progress)
