@@ -14,6 +14,7 @@ COMMANDS = [
     "match",
     "extract",
     "match-features",
+    "colmap",
     "patches",
     "models",
     "export",
@@ -24,6 +25,7 @@ COMMANDS = [
     "eval",
 ]
 GROUPS = {
+    "colmap": ("export", "redescribe"),
     "dataset": ("colmap", "homographies", "reconstruct", "show"),
     "eval": ("patches", "retrieval", "hpatches", "amos", "phototourism", "report"),
 }

@@ -7,6 +7,7 @@ import sys
 import click
 
 from logpolar import __version__
+from logpolar.cli.colmap import colmap
 from logpolar.cli.dataset import dataset
 from logpolar.cli.dataset_reconstruct import reconstruct
 from logpolar.cli.dataset_show import show
@@ -55,5 +56,18 @@ for _command in (reconstruct, show):
     dataset.add_command(_command)
 for _command in (hpatches, amos, phototourism, report):
     evaluate.add_command(_command)
-for _command in (demo, match, extract, match_features, patches, models, export, dataset, recipe, train, ablate, evaluate):
+for _command in (
+    demo,
+    match,
+    extract,
+    match_features,
+    colmap,
+    patches,
+    models, export,
+    dataset,
+    recipe,
+    train,
+    ablate,
+    evaluate,
+):
     main.add_command(_command)

@@ -54,15 +54,17 @@ inner_radius_option = click.option(
     help="Innermost log-polar radius: tied to the keypoint (covariant), 1 px (paper), or between.",
 )
 
-_EXTRACTION = (
-    click.option("--model", "-m", default=DEFAULT_MODEL, show_default=True, help="Shipped model or model file."),
-    click.option(
-        "--max-keypoints",
-        type=click.IntRange(min=1),
-        default=DEFAULT_MAX_KEYPOINTS,
-        show_default=True,
-        help="Keep the strongest keypoints of each image.",
-    ),
+_MODEL = click.option("--model", "-m", default=DEFAULT_MODEL, show_default=True, help="Shipped model or model file.")
+
+_MAX_KEYPOINTS = click.option(
+    "--max-keypoints",
+    type=click.IntRange(min=1),
+    default=DEFAULT_MAX_KEYPOINTS,
+    show_default=True,
+    help="Keep the strongest keypoints of each image.",
+)
+
+_DESCRIPTION = (
     click.option(
         "--max-size",
         type=click.IntRange(min=0),
@@ -115,12 +117,23 @@ def continuing(output: Path) -> Iterator[None]:
 
 def extraction_options(command: Command) -> Command:
     """--model, --max-keypoints, --max-size, --runtime."""
-    for option in reversed(_EXTRACTION):
+    return _MODEL(_MAX_KEYPOINTS(_described(command)))
+
+
+def description_options(command: Command) -> Command:
+    """--model, --max-size, --runtime: for keypoints that are given."""
+    return _MODEL(_described(command))
+
+
+def _described(command: Command) -> Command:
+    for option in reversed(_DESCRIPTION):
         command = option(command)
     return command
 
 
-def open_extractor(model: str, max_keypoints: int, max_size: int, runtime: RuntimeName, threads: int = 0) -> Extractor:
+def open_extractor(
+    model: str, max_size: int, runtime: RuntimeName, max_keypoints: int = DEFAULT_MAX_KEYPOINTS, threads: int = 0
+) -> Extractor:
     """The extractor that the shared options ask for."""
     from logpolar.detection import SiftDetector
     from logpolar.extraction import Extractor

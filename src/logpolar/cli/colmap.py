@@ -1,0 +1,123 @@
+"""logpolar colmap: databases of COLMAP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from logpolar.cli.options import (
+    continuing,
+    description_options,
+    jobs_option,
+    open_extractor,
+    pairs_file_option,
+    ratio_option,
+)
+from logpolar.cli.settings import make_settings, settings_options
+from logpolar.colmap.exporting import DatabaseReport, ExportOptions
+from logpolar.colmap.redescription import RedescriptionOptions
+from logpolar.errors import LogpolarError
+
+_output = click.option("--output", "-o", type=click.Path(path_type=Path), required=True, help="New COLMAP database.")
+_overwrite = click.option("--overwrite", is_flag=True, help="Replace OUTPUT, if it is a COLMAP database.")
+
+
+@click.group(
+    short_help="Write COLMAP databases, or describe and match one anew.",
+    epilog="Example: logpolar colmap redescribe database.db photos/ -o new.db && "
+    "colmap mapper --database_path new.db --image_path photos --output_path sparse",
+)
+def colmap() -> None:
+    """Databases of COLMAP, with our keypoints, descriptors and verified matches. Needs the extra 'sfm'."""
+
+
+@colmap.command(
+    short_help="Feature and match files into a database.",
+    epilog="Example: logpolar colmap export features.h5 matches.h5 --images photos/ -o database.db",
+)
+@click.argument("features", type=click.Path(path_type=Path))
+@click.argument("matches", type=click.Path(path_type=Path), required=False)
+@click.option("--images", type=click.Path(path_type=Path), help="Folder of the photos, whose EXIF tells the cameras.")
+@click.option(
+    "--cameras", type=click.Path(path_type=Path), help="Database whose cameras, images and rigs are taken instead."
+)
+@_output
+@settings_options(ExportOptions)
+@_overwrite
+def export(
+    features: Path,
+    matches: Path | None,
+    images: Path | None,
+    cameras: Path | None,
+    output: Path,
+    overwrite: bool,
+    **settings: Any,
+) -> None:
+    """Write FEATURES and MATCHES, of `extract` and `match-features` or of hloc, into a new COLMAP database.
+
+    Matches are verified by two-view geometry, so that `colmap mapper` can start at once. Without MATCHES the database
+    has keypoints and descriptors only. OUTPUT is written whole or not at all.
+    """
+    from logpolar.colmap.exporting import export_database
+
+    if (images is None) == (cameras is None):
+        raise LogpolarError("give the photos (--images) or another database's cameras (--cameras), one of them")
+    options = make_settings(ExportOptions, settings)
+    _tell(output, export_database(features, matches, output, images, cameras, options, overwrite, progress=True))
+
+
+@colmap.command(
+    short_help="Describe the keypoints of a database, and match them anew.",
+    epilog="Example: logpolar colmap redescribe database.db photos/ -o new.db --model logpolar-96",
+)
+@click.argument("database", type=click.Path(path_type=Path))
+@click.argument("photos", type=click.Path(path_type=Path))
+@_output
+@description_options
+@settings_options(RedescriptionOptions)
+@pairs_file_option
+@ratio_option
+@jobs_option
+@_overwrite
+def redescribe(
+    database: Path,
+    photos: Path,
+    output: Path,
+    pairs: Path | None,
+    ratio: float,
+    jobs: int,
+    overwrite: bool,
+    **settings: Any,
+) -> None:
+    """Describe the keypoints of a COLMAP database with our model, match and verify them, into a new database.
+
+    Cameras, images, rigs and keypoints stay as they are; scale and orientation are those stored. DATABASE itself is
+    never changed. A second run continues where the first one stopped.
+    """
+    from functools import partial
+
+    from logpolar.colmap.redescription import redescribe_database
+    from logpolar.matching import MatchingOptions
+
+    opener = partial(open_extractor, **{key: settings.pop(key) for key in ("model", "max_size", "runtime")})
+    options = make_settings(RedescriptionOptions, settings)
+    with continuing(output.with_name(f"{output.name}.features.h5")):
+        report = redescribe_database(
+            database, photos, output, opener, options, MatchingOptions(ratio), pairs, jobs, overwrite, progress=True
+        )
+    _tell(output, report)
+
+
+def _tell(output: Path, report: DatabaseReport) -> None:
+    if report.columns == 2:
+        click.echo("the keypoints have no scale and orientation: taken as 4 px and upright, stored as positions alone")
+    if not report.float_descriptors:
+        click.echo("descriptors are stored in 8 bits, COLMAP 3 has no others; do not match them with COLMAP itself")
+    click.echo(f"{output}: {report.images} images, {report.keypoints} keypoints")
+    if report.pairs:
+        verified = f"; {report.verified} pairs verified, with {report.inliers} matches" if report.verified else ""
+        click.echo(f"{report.pairs} pairs matched, {report.matches} matches{verified}")
+    else:
+        click.echo("no matches: COLMAP cannot match these descriptors, make them with `logpolar match-features`")
