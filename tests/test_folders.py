@@ -280,5 +280,5 @@ class TestGivenKeypoints:
     def test_of_another_source_are_not_mixed(self, folder, tmp_path):
         images = find_images([folder / "1.png"])
         extract_images(images, tmp_path / "out.h5", open_small, given=self.given())
-        with pytest.raises(StorageError, match="detector.name = mine, not yours"):
+        with pytest.raises(StorageError, match=r"detector\.name = mine, not yours"):
             extract_images(images, tmp_path / "out.h5", open_small, given=self.given("yours"))
