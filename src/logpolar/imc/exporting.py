@@ -1,0 +1,160 @@
+"""Feature and match files into a submission to the Image Matching Challenge.
+
+    SUBMISSION/config.json
+    SUBMISSION/<dataset>/<scene>/keypoints.h5     <image>: (N, 2) float32, the centre of the top-left pixel is (0, 0)
+                                 descriptors.h5   <image>: (N, D) float32
+                                 scales.h5        <image>: (N,) OpenCV's size
+                                 angles.h5        <image>: (N,) degrees
+                                 scores.h5        <image>: (N,)
+                                 matches.h5       <larger>-<smaller>: (2, K) int32, every pair of images
+
+Images are named without their endings; of a pair the name that sorts last comes first.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from itertools import combinations
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import h5py
+import numpy as np
+
+from logpolar.errors import LogpolarError, StorageError, in_words
+from logpolar.hloc import open_features
+from logpolar.imc.config import CATEGORIES, MAX_KEYPOINTS, SubmissionOptions, make_method, task_configs
+from logpolar.match_files import MatchFile, check_matches, open_matches
+from logpolar.outputs import check_place, write_whole
+from logpolar.storage import FeatureFile
+
+
+def export_submission(
+    features: str | Path,
+    matches: str | Path | None,
+    output: str | Path,
+    dataset: str,
+    scene: str,
+    options: SubmissionOptions | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Add a scene to the submission in the folder ``output``, made if need be; the scene's folder.
+
+    With a match file, which must have every pair, the benchmark uses these matches and estimates the geometry; without,
+    it matches the descriptors itself. The scenes of a submission share one config: other labels are refused. The scene
+    is written whole or not at all.
+    """
+    options, output = options or SubmissionOptions(), Path(output)
+    for what, name in (("dataset", dataset), ("scene", scene)):
+        if not name or set(name) & set("/\\") or name.startswith("."):
+            raise LogpolarError(f"'{name}' cannot be the name of a {what}")
+    place = output / dataset / scene
+    if place.exists() and not overwrite:
+        raise LogpolarError(f"{place}: exists already; overwrite it or choose another scene")
+    with open_features(features) as file:
+        keys = image_keys(file.names(), file.path)
+        counts = {name: file.count(name) for name in keys}
+        config = _merged(output / "config.json", make_method(options, dataset, _category(counts), matches is not None))
+        _make_folder(output)
+        half = output / f".{scene}.half"
+        shutil.rmtree(half, ignore_errors=True)
+        half.mkdir()
+        try:
+            _write_features(file, keys, half)
+            if matches is not None:
+                with open_matches(matches, keys) as links:
+                    _write_matches(links, keys, counts, half / "matches.h5")
+            place.parent.mkdir(exist_ok=True)
+            if place.exists():
+                shutil.rmtree(place)
+            half.rename(place)
+        finally:
+            shutil.rmtree(half, ignore_errors=True)
+    write_whole(output / "config.json", (json.dumps(config, indent=4) + "\n").encode())
+    return place
+
+
+def image_keys(names: Iterable[str], path: Path) -> dict[str, str]:
+    """The benchmark's name of each image; raises if two share one."""
+    keys: dict[str, str] = {}
+    owners: dict[str, str] = {}
+    for name in names:
+        key = PurePosixPath(name).stem
+        if owners.setdefault(key, name) != name:
+            raise StorageError(f"{path}: '{owners[key]}' and '{name}' would both be called '{key}' in a submission")
+        keys[name] = key
+    return keys
+
+
+def pair_key(first: str, second: str) -> str:
+    """The benchmark's name of a pair of images."""
+    return f"{max(first, second)}-{min(first, second)}"
+
+
+def _category(counts: Mapping[str, int]) -> int:
+    most = max(counts.values(), default=0)
+    for category in CATEGORIES:
+        if most <= category:
+            return category
+    name = max(counts, key=lambda name: counts[name])
+    raise LogpolarError(f"{name} has {most} keypoints, and the challenge takes {MAX_KEYPOINTS} at most")
+
+
+def _make_folder(output: Path) -> None:
+    try:
+        if not output.is_dir():
+            check_place(output)
+            output.mkdir()
+    except OSError as error:
+        raise StorageError(f"{output}: {in_words(error)}") from error
+
+
+def _merged(path: Path, method: dict[str, Any]) -> list[dict[str, Any]]:
+    """config.json with this method: scenes that came before must have been made the same way."""
+    if not path.exists():
+        return [method]
+    try:
+        (before,) = json.loads(path.read_text())
+        common = dict(before["config_common"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise StorageError(f"{path}: not a config that this command has written") from error
+    wanted = method["config_common"]
+    count = max(wanted["num_keypoints"], common["num_keypoints"])
+    for key in ("json_label", "keypoint", "descriptor"):
+        if common[key] != wanted[key]:
+            raise StorageError(f"{path}: has {key} = {common[key]}, not {wanted[key]}; choose another folder")
+    for task, config in task_configs(method).items():
+        other = task_configs(before).get(task, config)
+        if other["use_custom_matches"] != config["use_custom_matches"]:
+            raise StorageError(f"{path}: other scenes of {task[0]} are {_with(other)}, this one is {_with(config)}")
+    return [{**before, **method, "config_common": {**wanted, "num_keypoints": count}}]
+
+
+def _with(config: Mapping[str, Any]) -> str:
+    return "with matches" if config["use_custom_matches"] else "without matches"
+
+
+def _write_features(file: FeatureFile, keys: Mapping[str, str], folder: Path) -> None:
+    kinds = ("keypoints", "descriptors", "scales", "angles", "scores")
+    files = {kind: h5py.File(folder / f"{kind}.h5", "w") for kind in kinds}
+    try:
+        for name, key in keys.items():
+            found = file.read(name)
+            points = found.keypoints
+            arrays = (points.xy, found.descriptors, points.size, points.angle, points.response)
+            for kind, array in zip(kinds, arrays, strict=True):
+                files[kind].create_dataset(key, data=array)
+    finally:
+        for each in files.values():
+            each.close()
+
+
+def _write_matches(links: MatchFile, keys: Mapping[str, str], counts: Mapping[str, int], path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        for pair in combinations(keys, 2):
+            first, second = sorted(pair, key=lambda name: keys[name], reverse=True)
+            matches = links.read(first, second)
+            check_matches(matches, counts[first], counts[second], f"{links.path}: '{first}' and '{second}'")
+            file.create_dataset(pair_key(keys[first], keys[second]), data=np.ascontiguousarray(matches.indices.T))
