@@ -15,6 +15,7 @@ COMMANDS = [
     "extract",
     "match-features",
     "colmap",
+    "imc",
     "patches",
     "models",
     "export",
@@ -26,6 +27,7 @@ COMMANDS = [
 ]
 GROUPS = {
     "colmap": ("export", "redescribe"),
+    "imc": ("export", "check"),
     "dataset": ("colmap", "homographies", "reconstruct", "show"),
     "eval": ("patches", "retrieval", "hpatches", "amos", "phototourism", "report"),
 }

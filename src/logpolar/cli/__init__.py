@@ -18,6 +18,7 @@ from logpolar.cli.eval_phototourism import phototourism
 from logpolar.cli.eval_report import report
 from logpolar.cli.export import export
 from logpolar.cli.extract import extract
+from logpolar.cli.imc import imc
 from logpolar.cli.match import match
 from logpolar.cli.match_features import match_features
 from logpolar.cli.models import models
@@ -62,6 +63,7 @@ for _command in (
     extract,
     match_features,
     colmap,
+    imc,
     patches,
     models, export,
     dataset,
