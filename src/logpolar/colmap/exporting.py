@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from logpolar.errors import StorageError
+from logpolar.pairing import Pair
 from logpolar.settings import check_settings, setting
 
 if TYPE_CHECKING:  # the command line's options are made of this module, and the rest is slow to import
@@ -57,12 +58,13 @@ def export_database(
     options: ExportOptions | None = None,
     overwrite: bool = False,
     progress: bool = False,
+    pairs: Sequence[Pair] | None = None,
 ) -> DatabaseReport:
     """Write a COLMAP database of a feature file and, if given, a match file, of ours or hloc's; verify the matches.
 
     Cameras are guessed by COLMAP from the photos in the folder ``photos``, below which images have their names; or
     cameras, images and rigs are those of another database, ``cameras``, which is not changed. ``output`` is written
-    whole or not at all.
+    whole or not at all. ``pairs`` are those whose matches are wanted, if not all.
     """
     from logpolar.colmap.database import Database
     from logpolar.colmap.database_files import copy_database, written_whole
@@ -89,7 +91,8 @@ def export_database(
         with_shape = not (isinstance(file, HlocFeatureFile) and file.missing)
         report = write_features(database, file, names, keypoints=True, with_shape=with_shape)
         if links:
-            write_matches(database, file, links, report, options.verify, options.seed, progress)
+            wanted = links.pairs() if pairs is None else pairs
+            write_matches(database, file, links, wanted, report, options.seed if options.verify else None, progress)
     return report
 
 
@@ -140,15 +143,14 @@ def write_matches(
     database: Database,
     file: FeatureFile,
     links: MatchFile,
+    pairs: Sequence[Pair],
     report: DatabaseReport,
-    verify: bool,
-    seed: int,
+    seed: int | None,
     progress: bool,
 ) -> None:
-    """Put all matches of a match file into a database, perhaps verify them, and report."""
+    """Put matches of a match file into a database, verify them unless there is no seed to do so with, and report."""
     from logpolar.match_files import check_matches
 
-    pairs = links.pairs()
     counts = {name: file.count(name) for name in {name for pair in pairs for name in pair}}
     for first, second in pairs:
         matches = links.read(first, second)
@@ -156,5 +158,5 @@ def write_matches(
         database.write_matches(first, second, matches.indices)
         report.matches += len(matches)
     report.pairs = len(pairs)
-    if verify:
+    if seed is not None:
         report.verified, report.inliers = database.verify(pairs, seed, progress)

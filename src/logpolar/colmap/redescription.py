@@ -84,7 +84,7 @@ def redescribe_database(
         with FeatureFile(described) as file, MatchFile(matched) as links:
             report = write_features(database, file, names, keypoints=False)
             report.columns = columns
-            write_matches(database, file, links, report, options.verify, options.seed, progress)
+            write_matches(database, file, links, chosen, report, options.seed if options.verify else None, progress)
     for path in (described, matched):
         path.unlink()
     return report

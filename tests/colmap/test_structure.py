@@ -1,0 +1,144 @@
+"""Photos of an exact world to a model; the slow stages are those of the shared scene, resumed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pycolmap
+import pytest
+
+from colmap_databases import query
+from colmap_scene import open_few
+from logpolar.colmap.structure import StructureOptions, reconstruct_structure
+from logpolar.colmap.structure_picture import draw_from_above, draw_structure
+from logpolar.errors import LogpolarError, StorageError
+from synthetic_world import standard_world
+
+
+def start(scene, output):
+    """A folder as a run leaves it that was stopped after matching."""
+    output.mkdir()
+    for name in ("features.h5", "matches.h5"):
+        shutil.copyfile(scene / name, output / name)
+    return output
+
+
+@pytest.fixture(scope="module")
+def finished(scene, tmp_path_factory):
+    output = start(scene, tmp_path_factory.mktemp("finished") / "model")
+    return output, reconstruct_structure(scene / "photos", output, open_few)
+
+
+def fail(*arguments, **options):
+    pytest.fail("was finished before")
+
+
+class TestModel:
+    def test_all_photos_are_registered(self, finished):
+        _, report = finished
+        assert [image.name for image in report.registered] == [
+            "0.png",
+            "1.png",
+            "2.png",
+            "3.png",
+            "4.png",
+            "deep/5.png",
+        ]
+        assert (report.photos, report.left_out, report.unregistered, report.pairs) == (6, {}, 0, 15)
+        assert report.verified >= 9
+
+    def test_figures_are_those_of_the_model_on_disk(self, finished):
+        output, report = finished
+        model = pycolmap.Reconstruction(str(output / "sparse" / str(report.model)))
+        tracks = [len(point.track.elements) for point in model.points3D.values()]
+        assert report.points == len(tracks)
+        assert report.mean_track_length == pytest.approx(np.mean(tracks))
+        assert 0 < report.mean_reprojection_error < 1
+        assert sum(image.points for image in report.registered) == sum(tracks)
+
+    def test_cameras_are_where_they_were(self, finished):
+        """Up to a similarity, by Umeyama's formula; the focal lengths were not known."""
+        truth = np.array([-camera.rotation.T @ camera.translation for camera in standard_world(cameras=6).cameras])
+        found = np.array([image.centre for image in finished[1].registered])
+        a, b = found - found.mean(axis=0), truth - truth.mean(axis=0)
+        left, sizes, right = np.linalg.svd(b.T @ a)
+        turn = left @ np.diag([1, 1, np.linalg.det(left @ right)]) @ right
+        scale = (sizes * [1, 1, np.linalg.det(left @ right)]).sum() / (a**2).sum()
+        assert np.linalg.norm(scale * a @ turn.T - b, axis=1).max() < 0.1 * np.linalg.norm(b, axis=1).max()
+
+    def test_report_and_pairs_are_written(self, finished):
+        output, report = finished
+        written = json.loads((output / "report.json").read_text())
+        assert written["points"] == report.points
+        assert len((output / "pairs.txt").read_text().splitlines()) == 15
+        expected = ["database.db", "features.h5", "matches.h5", "pairs.txt", "report.json", "sparse"]
+        assert sorted(path.name for path in output.iterdir()) == expected
+
+
+class TestResuming:
+    def test_nothing_is_done_twice(self, finished, scene, monkeypatch):
+        monkeypatch.setattr(pycolmap, "incremental_mapping", fail)
+        said = []
+        assert reconstruct_structure(scene / "photos", finished[0], open_few, say=said.append) == finished[1]
+        assert said[-1] == "database and model are there already"
+
+    def test_other_options_map_anew(self, finished, scene, tmp_path):
+        output = shutil.copytree(finished[0], tmp_path / "model")
+        report = reconstruct_structure(scene / "photos", output, open_few, StructureOptions("sequential", overlap=3))
+        assert report.made_of != finished[1].made_of
+        assert report.pairs == len(query(output / "database.db", "SELECT * FROM matches")) == 12
+        assert len(report.registered) >= 3
+
+    def test_other_features_are_refused(self, finished, scene):
+        with pytest.raises(StorageError, match="max_keypoints"):
+            reconstruct_structure(scene / "photos", finished[0], lambda **more: open_few(**more, max_keypoints=9))
+
+
+class TestRefusals:
+    def refuse(self, photos, output, words, **options):
+        with pytest.raises(LogpolarError, match=words):
+            reconstruct_structure(photos, output, open_few, **options)
+
+    def test_folders(self, scene, tmp_path):
+        self.refuse(tmp_path / "none", tmp_path / "m", "no such folder")
+        self.refuse(scene / "photos", scene / "photos" / "m", "inside the photos' folder")
+        self.refuse(scene / "photos", tmp_path / "none" / "m", "does not exist")
+
+    def test_a_single_photo(self, scene, tmp_path):
+        self.refuse(scene / "photos" / "deep", tmp_path / "m", "two photos or more")
+        assert not (tmp_path / "m").exists()
+
+    def test_none_can_be_read(self, tmp_path):
+        (tmp_path / "photos").mkdir()
+        for name in ("a.jpg", "b.jpg"):
+            (tmp_path / "photos" / name).write_text("no photo")
+        self.refuse(tmp_path / "photos", tmp_path / "m", r"can be read; .*a\.jpg")
+
+    def test_no_model(self, scene, tmp_path):
+        (tmp_path / "pairs.txt").write_text("0.png 1.png\n")
+        shutil.copyfile(scene / "features.h5", start(scene, tmp_path / "m") / "features.h5")
+        (tmp_path / "m" / "matches.h5").unlink()
+        self.refuse(scene / "photos", tmp_path / "m", "no model came of these 6 photos", pairs=tmp_path / "pairs.txt")
+        assert not (tmp_path / "m" / "sparse").exists()
+        assert not list((tmp_path / "m").glob(".*"))
+
+
+class TestPicture:
+    def test_shows_points_cameras_and_photos(self, finished, scene):
+        picture = draw_structure(scene / "photos", *finished)
+        assert picture.shape[0] == 720
+        assert (picture == (60, 60, 230)).all(axis=2).sum() > 6 * 30, "cameras"
+        assert (picture == (80, 200, 60)).all(axis=2).sum() > 6 * 200, "frames"
+
+    def test_is_seen_from_above(self):
+        """Two cameras side by side look along z, y down: in the picture below the points, left and right."""
+        points = np.array([[x, y, 10.0] for x in (-3, 0, 3) for y in (-5, 5)])
+        poses = np.array([np.concatenate([np.eye(3), [[-x], [0], [0]]], axis=1) for x in (-2.0, 2.0)])
+        picture = draw_from_above(points, poses)
+        rows, columns = np.nonzero((picture == (60, 60, 230)).all(axis=2))
+        ink = np.nonzero((picture == (90, 90, 90)).all(axis=2))[0]
+        assert rows.min() > ink.max()
+        assert columns.min() < 360 < columns.max()
+        assert not ((columns > 300) & (columns < 420)).any()
