@@ -14,6 +14,7 @@ COMMANDS = [
     "match",
     "extract",
     "match-features",
+    "sfm",
     "colmap",
     "imc",
     "patches",

@@ -1,0 +1,84 @@
+"""logpolar sfm"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from logpolar.cli.options import (
+    continuing,
+    extraction_options,
+    jobs_option,
+    open_extractor,
+    pairs_file_option,
+    ratio_option,
+)
+from logpolar.cli.settings import make_settings, settings_options
+from logpolar.colmap.structure import MODELS, StructureOptions, StructureReport
+
+_PICTURE = "summary.png"
+
+
+@click.command(
+    short_help="A folder of photos into a sparse COLMAP model.",
+    epilog="Example: logpolar sfm photos/ model/ --pairing retrieval --jobs 4",
+)
+@click.argument("photos", type=click.Path(path_type=Path))
+@click.argument("output", type=click.Path(path_type=Path))
+@extraction_options
+@settings_options(StructureOptions)
+@pairs_file_option
+@ratio_option
+@jobs_option
+@click.option("--overwrite", is_flag=True, help="Make all anew instead of continuing.")
+def sfm(
+    photos: Path, output: Path, pairs: Path | None, ratio: float, jobs: int, overwrite: bool, **settings: Any
+) -> None:
+    """Features, pairs, matches, verification and COLMAP's mapper: from a folder of photos to OUTPUT/sparse.
+
+    A second run continues where the first one stopped, and takes in new photos. OUTPUT also has the feature and match
+    files, the COLMAP database, report.json and summary.png. Photos that cannot be read are listed, and the exit code is
+    then 1. Needs the extra 'sfm'.
+    """
+    from functools import partial
+
+    from logpolar.colmap.structure import reconstruct_structure
+    from logpolar.colmap.structure_picture import draw_structure
+    from logpolar.drawing import write_picture
+    from logpolar.matching import MatchingOptions
+
+    extraction = {key: settings.pop(key) for key in ("model", "max_keypoints", "max_size", "runtime")}
+    with continuing(output):
+        report = reconstruct_structure(
+            photos,
+            output,
+            partial(open_extractor, **extraction),
+            make_settings(StructureOptions, settings),
+            MatchingOptions(ratio),
+            pairs,
+            jobs,
+            overwrite,
+            progress=True,
+            say=click.echo,
+        )
+    write_picture(output / _PICTURE, draw_structure(photos, output, report))
+    _tell(output, report)
+    if report.left_out:
+        sys.exit(1)
+
+
+def _tell(output: Path, report: StructureReport) -> None:
+    for reason in report.left_out.values():
+        click.echo(f"logpolar: left out: {reason}", err=True)
+    readable = report.photos - len(report.left_out)
+    click.echo(f"{output}: {len(report.registered)} of {readable} photos registered, {report.points} points")
+    click.echo(
+        f"mean track length {report.mean_track_length:.2f}, "
+        f"mean reprojection error {report.mean_reprojection_error:.2f} px"
+    )
+    if report.models > 1:
+        click.echo(f"COLMAP made {report.models} models; these figures are of the largest, number {report.model}")
+    click.echo(f"wrote {output / MODELS} and {output / _PICTURE}")
