@@ -86,22 +86,6 @@ def test_the_mapper_registers_all_images(exported, scene, tmp_path):
     assert best.compute_mean_reprojection_error() < 1
 
 
-def test_a_synthetic_dataset_is_verified_and_mapped_again(tmp_path):
-    """COLMAP's own made-up scene: its matches, without its geometries, through our verification."""
-    options = pycolmap.SyntheticDatasetOptions()
-    options.num_rigs, options.num_cameras_per_rig, options.num_frames_per_rig = 1, 1, 5
-    options.num_points3D = 80
-    with pycolmap.Database.open(str(tmp_path / "s.db")) as file:
-        pycolmap.synthesize_dataset(options, file)
-        file.clear_two_view_geometries()
-    with database_module.Database(tmp_path / "s.db") as database:
-        passed, inliers = database.verify(database.pairs())
-    assert passed == 10
-    assert inliers == sum(map(len, arrays(tmp_path / "s.db", "matches", "<u4").values()))
-    models = pycolmap.incremental_mapping(str(tmp_path / "s.db"), str(tmp_path), str(tmp_path), {"min_model_size": 3})
-    assert models[0].num_reg_images() == 5
-
-
 class TestCameras:
     @pytest.mark.parametrize(("mode", "count"), [("single", 1), ("per-folder", 2), ("per-image", 6)])
     def test_modes(self, scene, tmp_path, mode, count):
@@ -196,30 +180,3 @@ def test_overwriting_and_a_failure_in_between(scene, tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["d.db"]
     export_database(scene / "features.h5", None, output, scene / "photos", overwrite=True)
     assert len(image_numbers(output)) == 6
-
-
-def test_quantization_is_the_formula_by_loop():
-    values = np.array([[0, 0.25, -0.25, 0.6, -0.6, 0.001, 0.499]], np.float32)
-    expected = [min(max(round(128 + 256 * float(value)), 0), 255) for value in values[0]]
-    assert database_module.quantize(values).tolist() == [expected]
-    assert expected[:5] == [128, 192, 64, 255, 0]
-
-
-def test_older_pycolmap_gets_bytes(scene, tmp_path, monkeypatch):
-    """A pycolmap without descriptors of other types, as 3.x: only what is handed to it can be tested here."""
-    handed = {}
-    monkeypatch.setattr(database_module.Database, "float_descriptors", False)
-    with database_module.Database(tmp_path / "d.db") as database:
-        database.add_photos(scene / "photos", ["0.png"], "auto")
-
-        class Recorder:
-            def write_descriptors(self, number, data):
-                handed[number] = data
-
-            close = database._file.close
-
-        database._file = Recorder()
-        database.write_descriptors("0.png", np.full((3, 128), 0.25, np.float32))
-    (data,) = handed.values()
-    assert data.dtype == np.uint8
-    assert (data == 192).all()

@@ -53,14 +53,14 @@ class Database:
 
     def __init__(self, path: Path, origin: Path | None = None) -> None:
         self._pycolmap = import_pycolmap("COLMAP databases")
-        self.path = path
+        self.path, self._name = path, origin or path
         try:
             with quiet(self._pycolmap):
                 self._file = open_database(self._pycolmap, path)
         except RuntimeError as error:
             version = self._pycolmap.__version__
             reason = f"pycolmap {version} cannot open this database; it may be of a newer COLMAP"
-            raise StorageError(f"{origin or path}: {reason} ({first_line(error)})") from error
+            raise StorageError(f"{self._name}: {reason} ({first_line(error)})") from error
         self.images = self._read_images()
 
     def __enter__(self) -> Database:
@@ -70,6 +70,8 @@ class Database:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._file.close()
+        if type(error) is RuntimeError:  # pycolmap's, of a full disk for example
+            raise StorageError(f"{self._name}: COLMAP could not write it ({first_line(error)})") from error
 
     def _read_images(self) -> dict[str, DatabaseImage]:
         cameras = {camera.camera_id: camera for camera in self._file.read_all_cameras()}

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+
+import pytest
+
+from colmap_databases import digest, query, write_database
+from logpolar.colmap.database_files import connect, copy_database, written_whole
+from logpolar.errors import StorageError
+
+
+def test_a_copy_has_what_another_program_has_not_yet_checkpointed(tmp_path):
+    source = write_database(tmp_path / "d.db", "3.11", {"x": None})
+    with contextlib.closing(sqlite3.connect(source)) as other:
+        other.execute("PRAGMA journal_mode = WAL")
+        other.execute("INSERT INTO images(name, camera_id) VALUES ('late', 3)")
+        other.commit()
+        copy_database(source, tmp_path / "copy.db")
+    assert query(tmp_path / "copy.db", "SELECT name FROM images ORDER BY image_id") == [("x",), ("late",)]
+
+
+@pytest.mark.parametrize("mode", ["WAL", "DELETE"])
+def test_reading_leaves_nothing_beside_and_changes_nothing(tmp_path, mode):
+    source = write_database(tmp_path / "d.db", "3.11", {"x": None})
+    query(source, f"PRAGMA journal_mode = {mode}")
+    before = digest(source)
+    with connect(source) as database:
+        assert database.execute("SELECT COUNT(*) FROM images").fetchone() == (1,)
+    assert digest(source) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["d.db"]
+
+
+def test_whole_or_not_at_all(tmp_path):
+    output = tmp_path / "d.db"
+    with pytest.raises(ValueError, match="in between"), written_whole(output) as half:
+        write_database(half, "3.11", {"x": None})
+        raise ValueError("in between")
+    assert list(tmp_path.iterdir()) == []
+    with written_whole(output) as half:
+        write_database(half, "3.11", {"x": None})
+        query(half, "PRAGMA journal_mode = WAL")
+        assert not output.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["d.db"]
+    assert query(output, "SELECT name FROM images") == [("x",)]
+
+
+def test_a_database_in_use_is_not_replaced(tmp_path):
+    output = write_database(tmp_path / "d.db", "3.11", {"x": None})
+    with contextlib.closing(sqlite3.connect(output, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StorageError, match="locked"), written_whole(output, overwrite=True):
+            pytest.fail("must not come here")
