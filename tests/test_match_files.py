@@ -120,3 +120,11 @@ def test_beyond_the_range_of_int16(tmp_path):
         writer.add({("a", "b"): (1, far)})
     with h5py.File(tmp_path / "m.h5") as file:
         assert file["a/b/matches0"][()].tolist() == [40_000]
+
+
+def test_a_pair_counts_once_in_either_order(features, tmp_path):
+    match_pairs(features, tmp_path / "m.h5", [("a.jpg", "c.jpg"), ("c.jpg", "a.jpg")])
+    report = match_pairs(features, tmp_path / "m.h5", [("c.jpg", "a.jpg")])
+    assert (report.done, report.skipped) == (0, 1)
+    with MatchFile(tmp_path / "m.h5") as file:
+        assert file.pairs() == [("a.jpg", "c.jpg")]

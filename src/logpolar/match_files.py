@@ -25,7 +25,7 @@ from logpolar.errors import StorageError
 from logpolar.hdf5 import FileKind, Hdf5File, Hdf5Writer
 from logpolar.hloc import is_foreign, open_features
 from logpolar.matching import Matches, MatchingOptions, match_descriptors
-from logpolar.pairing import Pair
+from logpolar.pairing import Pair, each_once
 from logpolar.parallel import in_processes
 from logpolar.storage import flat_name, pair_name, read_matches, write_matches
 
@@ -122,17 +122,18 @@ def match_pairs(
     overwrite: bool = False,
     progress: bool = False,
 ) -> MatchReport:
-    """Match pairs of images of a feature file into a match file; pairs that are in it already are left alone.
+    """Match pairs of images of a feature file into a match file; pairs that are in it already, in
+    either order, are left alone.
 
     After a crash the file is whole and lacks at most the matches of the last seconds; run it again to continue.
     """
     options, report = options or MatchingOptions(), MatchReport()
     with open_features(features) as file:
         settings = {**asdict(options), "features": file.settings}
-    wanted = list(dict.fromkeys(pairs))
+    wanted = each_once(pairs)
     _by_flat_name({name for pair in wanted for name in pair}, Path(output))
     with MatchWriter(output, settings, overwrite) as writer:
-        todo = [pair for pair in wanted if pair not in writer.finished]
+        todo = [pair for pair in wanted if not {pair, pair[::-1]} & writer.finished]
         report.skipped = len(wanted) - len(todo)
         waiting: dict[Pair, tuple[int, Matches]] = {}
         last = time.monotonic()

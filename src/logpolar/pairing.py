@@ -63,13 +63,21 @@ def sequential_pairs(names: Sequence[str], overlap: int) -> list[Pair]:
     return [(name, other) for number, name in enumerate(names) for other in names[number + 1 : number + 1 + overlap]]
 
 
+def each_once(pairs: Iterable[Pair]) -> list[Pair]:
+    """The pairs in their order, each once, whichever of its names comes first."""
+    found: dict[frozenset[str], Pair] = {}
+    for pair in pairs:
+        found.setdefault(frozenset(pair), pair)
+    return list(found.values())
+
+
 def read_pairs(path: str | Path, names: Iterable[str]) -> list[Pair]:
     """Pairs from a text file, two names a line, as hloc and COLMAP write it; each must be among ``names``.
 
     Empty lines and those that begin with ``#`` are skipped, and a pair counts once, whichever name comes first. Names
     may have spaces in them where only one way to part the line gives two known ones.
     """
-    known, found = set(names), dict[frozenset[str], Pair]()
+    known, found = set(names), list[Pair]()
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except OSError as error:
@@ -78,11 +86,10 @@ def read_pairs(path: str | Path, names: Iterable[str]) -> list[Pair]:
         raise LogpolarError(f"{path}: not a text file of pairs") from error
     for number, line in enumerate(lines, 1):
         if line.strip() and not line.startswith("#"):
-            pair = _parse(line.strip(), known, f"{path}: line {number}")
-            found.setdefault(frozenset(pair), pair)
+            found.append(_parse(line.strip(), known, f"{path}: line {number}"))
     if not found:
         raise LogpolarError(f"{path}: no pairs in this file")
-    return list(found.values())
+    return each_once(found)
 
 
 def _parse(line: str, known: set[str], place: str) -> Pair:
