@@ -1,9 +1,16 @@
 """The errors a user can mend. The command line prints each as one line and exits with code 2."""
 
+from collections.abc import Sequence
+
 
 def in_words(error: OSError) -> str:
     """What the system says went wrong, to follow a file's name."""
     return (error.strerror or str(error)).lower()
+
+
+def some_of(names: Sequence[str]) -> str:
+    """The first three of many names."""
+    return ", ".join(names[:3]) + ", ..." * (len(names) > 3)
 
 
 class LogpolarError(Exception):

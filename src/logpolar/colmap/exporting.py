@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from logpolar.errors import StorageError
-from logpolar.pairing import Pair
+from logpolar.errors import StorageError, some_of
+from logpolar.pairing import Pair, each_once
 from logpolar.settings import check_settings, setting
 
 if TYPE_CHECKING:  # the command line's options are made of this module, and the rest is slow to import
@@ -21,14 +21,21 @@ CameraMode = Literal["auto", "single", "per-folder", "per-image"]
 CAMERA_MODES: tuple[CameraMode, ...] = get_args(CameraMode)
 
 
+def camera_mode_setting() -> Any:
+    help = "Which photos share a camera, in COLMAP's words; auto: as EXIF tells."
+    return setting("auto", help, choices=CAMERA_MODES)
+
+
+def verify_setting() -> Any:
+    return setting(True, "Verify the matches by two-view geometry; without, COLMAP can do it later.")
+
+
 @dataclass(frozen=True)
 class ExportOptions:
     """How photos become a database."""
 
-    camera_mode: CameraMode = setting(  # noqa: RUF009 - it makes a field
-        "auto", "Which photos share a camera, in COLMAP's words; auto: as EXIF tells.", choices=CAMERA_MODES
-    )
-    verify: bool = setting(True, "Verify the matches by two-view geometry; without, COLMAP can do it later.")
+    camera_mode: CameraMode = camera_mode_setting()  # noqa: RUF009 - it makes a field
+    verify: bool = verify_setting()
     seed: int = setting(0, "Of the verification.", 0)
 
     def __post_init__(self) -> None:
@@ -103,18 +110,15 @@ def check_photos(folder: Path, names: Sequence[str], source: str) -> None:
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
         raise StorageError(
-            f"{folder}: {len(missing)} of {len(names)} images of {source} are not there: {_some(missing)}"
+            f"{folder}: {len(missing)} of {len(names)} images of {source} are not there: {some_of(missing)}"
         )
 
 
 def _check_entered(database: Database, names: Sequence[str], source: str) -> None:
     missing = [name for name in names if name not in database.images]
     if missing:
-        raise StorageError(f"{source}: COLMAP has {len(missing)} of {len(names)} images not: {_some(missing)}")
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:3]) + ", ..." * (len(names) > 3)
+        words = "are not in it, or COLMAP cannot read them"
+        raise StorageError(f"{source}: {len(missing)} of {len(names)} images {words}: {some_of(missing)}")
 
 
 def write_features(
@@ -151,6 +155,7 @@ def write_matches(
     """Put matches of a match file into a database, verify them unless there is no seed to do so with, and report."""
     from logpolar.match_files import check_matches
 
+    pairs = each_once(pairs)
     counts = {name: file.count(name) for name in {name for pair in pairs for name in pair}}
     for first, second in pairs:
         matches = links.read(first, second)

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from logpolar.errors import StorageError, in_words
+from logpolar.errors import StorageError, in_words, some_of
 from logpolar.outputs import check_place
 
 DATABASE = ("database.db", "database.db-wal", "database.db-shm")
@@ -122,13 +122,9 @@ def _refuse_others(workspace: Path, before: Record, now: Record) -> None:
         "gone": [name for name in before.photos if name not in now.photos],
         "changed": [name for name, size in now.photos.items() if before.photos.get(name, size) != size],
     }
-    words = [f"{len(names)} {what} ({_some(names)})" for what, names in differences.items() if names]
+    words = [f"{len(names)} {what} ({some_of(names)})" for what, names in differences.items() if names]
     if words:
         raise StorageError(f"{workspace}: was made of other photos: {', '.join(words)}; {hint}")
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:3]) + ", ..." * (len(names) > 3)
 
 
 def _remove_made(workspace: Path, record: Record) -> None:

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from logpolar.colmap.exporting import DatabaseReport, check_photos, check_size, write_features, write_matches
+from logpolar.colmap.exporting import (
+    DatabaseReport,
+    check_photos,
+    check_size,
+    verify_setting,
+    write_features,
+    write_matches,
+)
 from logpolar.errors import LogpolarError, StorageError
 from logpolar.pairing import PAIRINGS, Pair, PairingOptions, choose_pairs, read_pairs
 from logpolar.settings import setting
@@ -34,7 +41,7 @@ class RedescriptionOptions(PairingOptions):
         "those that look most alike.",
         choices=get_args(DatabasePairing),
     )
-    verify: bool = setting(True, "Verify the matches by two-view geometry; without, COLMAP can do it later.")
+    verify: bool = verify_setting()
     seed: int = setting(0, "Of the verification.", 0)
 
 

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from logpolar.colmap.exporting import CAMERA_MODES, CameraMode, ExportOptions, export_database
+from logpolar.colmap.exporting import CameraMode, ExportOptions, camera_mode_setting, export_database
 from logpolar.colmap.library import first_line, import_pycolmap, quiet, set_known
 from logpolar.errors import LogpolarError, StorageError
 from logpolar.outputs import check_place, write_whole
@@ -42,9 +42,7 @@ FEATURES, MATCHES, PAIRS, DATABASE, MODELS, REPORT = (
 class StructureOptions(PairingOptions):
     """How a folder of photos becomes a model."""
 
-    camera_mode: CameraMode = setting(  # noqa: RUF009 - it makes a field
-        "auto", "Which photos share a camera, in COLMAP's words; auto: as EXIF tells.", choices=CAMERA_MODES
-    )
+    camera_mode: CameraMode = camera_mode_setting()  # noqa: RUF009 - it makes a field
     min_model_size: int = setting(3, "Images of the smallest model that is kept.", 2)
     seed: int = setting(0, "Of all that COLMAP leaves to chance.", 0)
 
