@@ -368,16 +368,25 @@ class TestRefused:
             read_workspace(truth[0])
 
 
-def test_colmap_is_quiet_about_models_it_cannot_read(folder, capfd, monkeypatch):
+@pytest.fixture
+def log_level():
+    """A level of COLMAP's log for one test; monkeypatch would not put a static property back."""
+    import pycolmap
+
+    before, level = pycolmap.logging.minloglevel, pycolmap.logging.Level.WARNING.value
+    pycolmap.logging.minloglevel = level
+    yield level
+    pycolmap.logging.minloglevel = before
+
+
+def test_colmap_is_quiet_about_models_it_cannot_read(folder, capfd, log_level):
     """Its stack traces on stderr would hide our one line; afterwards it may log as before."""
     import pycolmap
 
-    level = pycolmap.logging.Level.WARNING.value
-    monkeypatch.setattr(pycolmap.logging, "minloglevel", level)
     (folder / "sparse" / "images.txt").write_text("garbage\n")
     assert_refused(folder, str(folder / "sparse"))
     assert capfd.readouterr().err == ""
-    assert pycolmap.logging.minloglevel == level
+    assert pycolmap.logging.minloglevel == log_level
 
 
 def test_wrong_poses_are_read_as_they_are(world, truth, folder):
