@@ -53,6 +53,7 @@ def look_around(task: int) -> dict[str, object]:
         "started": list(started),
         "threads": cv2.getNumThreads(),
         "ignores Ctrl-C": signal.getsignal(signal.SIGINT) == signal.SIG_IGN,
+        "was born so": signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ()),
     }
 
 
@@ -143,7 +144,9 @@ class TestProcesses:
                 "started": ["one", "two"],
                 "threads": max(os.cpu_count() // 2, 1),
                 "ignores Ctrl-C": True,
+                "was born so": True,
             }
+        assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
     def test_one_job_is_done_here_and_changes_nothing(self):
         before = look_around(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -10,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import connection
+from multiprocessing import connection, resource_tracker
 from typing import Any, TypeVar
 
 import cv2
@@ -45,7 +46,8 @@ def in_processes(
     waiting: deque[tuple[Task, Future[Result]]] = deque()
     try:
         for task in tasks:
-            waiting.append((task, pool.submit(work, task)))
+            with _deaf_to_ctrl_c():
+                waiting.append((task, pool.submit(work, task)))
             if len(waiting) == 4 * jobs:
                 first, future = waiting.popleft()
                 yield first, future.result()
@@ -56,6 +58,20 @@ def in_processes(
         raise LogpolarError("a worker process was killed, perhaps for want of memory; use fewer jobs") from error
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+@contextlib.contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """Processes that are started here never see Ctrl-C, not even before they can ignore it; for us it only waits."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    resource_tracker.ensure_running()  # starts with the first process otherwise, and then lets Ctrl-C through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _start_process(threads: int, start: Callable[..., None] | None, arguments: tuple[Any, ...]) -> None:
