@@ -174,7 +174,7 @@ def _add_curves(
     def draw_sweep(conditions: Sequence[HPatchesOptions], field: str, label: str) -> Any:
         from logpolar.evaluation.figures import plot_curves
 
-        ordered = sorted(conditions, key=lambda at: float(getattr(at, field)))
+        ordered = sorted({base, *conditions}, key=lambda at: float(getattr(at, field)))
         places = [float(getattr(at, field)) for at in ordered]
         panels = {
             split: {
@@ -185,9 +185,9 @@ def _add_curves(
         return plot_curves(panels, label, "rank-1", log2=field == "zoom")
 
     report.figures["-mma"] = draw_accuracy
-    if len(turned) > 1:
+    if turned:
         report.figures["-turns"] = lambda: draw_sweep(turned, "turn", "second image turned by, degrees")
-    if len(zoomed) > 1:
+    if zoomed:
         report.figures["-zooms"] = lambda: draw_sweep(zoomed, "zoom", "second image enlarged by")
 
 

@@ -73,7 +73,12 @@ def plot_ranks(places: Sequence[int], shares: Mapping[str, NDArray[np.floating]]
 
 
 def plot_curves(panels: Mapping[str, Mapping[str, Curve]], xlabel: str, ylabel: str, log2: bool = False) -> Figure:
-    """A panel by title, in it a curve a descriptor, shares from 0 to 1; ``log2`` for factors."""
+    """A panel by title, in it a curve a descriptor; ``log2`` for factors.
+
+    Shares run up to 1, and from the tenth below the least of them, so that good descriptors can be told apart.
+    """
+    shares = [share for curves in panels.values() for _, y in curves.values() for share in y if math.isfinite(share)]
+    least = max(math.floor(10 * min(shares, default=0) - 1e-9), 0) / 10
     figure = Figure(figsize=(4.6 * len(panels) + 0.6, 3.9), layout="constrained")
     axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
     for axis, (title, curves) in zip(axes, panels.items(), strict=True):
@@ -84,7 +89,7 @@ def plot_curves(panels: Mapping[str, Mapping[str, Curve]], xlabel: str, ylabel: 
             axis.set_xscale("log", base=2)
         axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axis.set_xticks([], minor=True)
-        axis.set(title=title, xlabel=xlabel, ylim=(0, 1))
+        axis.set(title=title, xlabel=xlabel, ylim=(least, 1 + 0.02 * (1 - least)))
         axis.grid(alpha=0.3)
     axes[0].set_ylabel(ylabel)
     axes[0].legend(fontsize=8)
