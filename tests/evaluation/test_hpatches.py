@@ -277,25 +277,25 @@ class TestBrokenFolders:
         write_sequence(tmp_path / "v_one", photo, (1, 2))
         return tmp_path / "v_one"
 
-    def fails(self, sequence, match):
+    def assert_refused(self, sequence, match):
         with pytest.raises(LogpolarError, match=match) as caught:
             hpatches_pairs(sequence.parent)  # at once, before any pair is asked for
         assert "\n" not in str(caught.value)
 
     def test_no_sequences(self, tmp_path):
         (tmp_path / "other").mkdir()
-        self.fails(tmp_path / "any", "no HPatches sequences")
+        self.assert_refused(tmp_path / "any", "no HPatches sequences")
 
     def test_no_folder(self, tmp_path):
-        self.fails(tmp_path / "missing" / "any", "no such file")
+        self.assert_refused(tmp_path / "missing" / "any", "no such file")
 
     def test_one_image(self, sequence):
         (sequence / "2.ppm").unlink()
-        self.fails(sequence, "v_one: no image 2")
+        self.assert_refused(sequence, "v_one: no image 2")
 
     def test_no_homography(self, sequence):
         (sequence / "H_1_2").unlink()
-        self.fails(sequence, "v_one: no homography H_1_2")
+        self.assert_refused(sequence, "v_one: no homography H_1_2")
 
     @pytest.mark.parametrize(
         ("text", "match"),
@@ -312,7 +312,7 @@ class TestBrokenFolders:
     )
     def test_malformed_homography(self, sequence, text, match):
         (sequence / "H_1_2").write_bytes(text)
-        self.fails(sequence, f"H_1_2: .*{match}")
+        self.assert_refused(sequence, f"H_1_2: .*{match}")
 
     def test_unreadable_image(self, sequence):
         (sequence / "2.ppm").write_bytes(b"P6 nothing")

@@ -62,7 +62,7 @@ def test_what_numpy_saves(tmp_path):
 
 
 class TestRefused:
-    def fails(self, path: Path, match: str) -> None:
+    def assert_refused(self, path: Path, match: str) -> None:
         with pytest.raises(LogpolarError, match=match) as caught:
             read_object(path)
         assert str(caught.value).startswith(str(path))
@@ -72,7 +72,7 @@ class TestRefused:
     def test_code_is_not_run(self, tmp_path, protocol):
         mark = tmp_path / "mark"
         path = saved(tmp_path / "value.npy", {"a": Touch(mark)}, protocol)
-        self.fails(path, r"refused.*system")
+        self.assert_refused(path, r"refused.*system")
         assert not mark.exists()
         np.load(path, allow_pickle=True)  # what the usual way would do
         assert mark.exists()
@@ -83,30 +83,30 @@ class TestRefused:
         ids=lambda call: call[0].__name__,
     )
     def test_calls(self, tmp_path, call):
-        self.fails(saved(tmp_path / "value.npy", {"a": Call(*call)}, 4), "refused.*asks for")
+        self.assert_refused(saved(tmp_path / "value.npy", {"a": Call(*call)}, 4), "refused.*asks for")
 
     def test_dotted_names(self, tmp_path):
         """Protocol 4 can ask for an attribute of what is allowed."""
         data = b"\x80\x04\x8c\x05numpy\x8c\x0endarray.tofile\x93."
         (tmp_path / "value.npy").write_bytes(HEADER + data)
-        self.fails(tmp_path / "value.npy", r"asks for numpy\.ndarray\.tofile")
+        self.assert_refused(tmp_path / "value.npy", r"asks for numpy\.ndarray\.tofile")
 
     def test_other_encodings(self, tmp_path):
         data = b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00aX\x03\x00\x00\x00zip\x86R."
         (tmp_path / "value.npy").write_bytes(HEADER + data)
-        self.fails(tmp_path / "value.npy", "encoding 'zip'")
+        self.assert_refused(tmp_path / "value.npy", "encoding 'zip'")
 
     @pytest.mark.parametrize("data", [b"", b"nothing at all", HEADER, HEADER + b"\x80\x04"], ids=range(4))
     def test_damaged(self, tmp_path, data):
         (tmp_path / "value.npy").write_bytes(data)
-        self.fails(tmp_path / "value.npy", "not an array of numpy, or a damaged one")
+        self.assert_refused(tmp_path / "value.npy", "not an array of numpy, or a damaged one")
 
     def test_array_of_numbers(self, tmp_path):
         np.save(tmp_path / "value.npy", np.arange(3))
-        self.fails(tmp_path / "value.npy", r"not one pickled value, but an array of shape \(3,\)")
+        self.assert_refused(tmp_path / "value.npy", r"not one pickled value, but an array of shape \(3,\)")
 
     def test_missing(self, tmp_path):
-        self.fails(tmp_path / "value.npy", "no such file")
+        self.assert_refused(tmp_path / "value.npy", "no such file")
 
 
 def test_patches_that_run_code(tmp_path):

@@ -100,7 +100,7 @@ def random_network(kind):
     return module.eval()
 
 
-def error_of(spec: str, *words: str, kind: type[Exception] = LogpolarError) -> str:
+def assert_refused(spec: str, *words: str, kind: type[Exception] = LogpolarError) -> str:
     with pytest.raises(kind) as caught:
         open_descriptor(spec)
     message = str(caught.value)
@@ -127,12 +127,12 @@ class TestModels:
         assert descriptor.identity["sampling"]["lambda"] == 96
 
     def test_errors(self, tmp_path):
-        error_of("logpolar-97", "known", "logpolar-96", "rootsift", "hardnet", "onnx")
-        error_of("", "known")
-        error_of(str(tmp_path / "none.safetensors"), "no model")
+        assert_refused("logpolar-97", "known", "logpolar-96", "rootsift", "hardnet", "onnx")
+        assert_refused("", "known")
+        assert_refused(str(tmp_path / "none.safetensors"), "no model")
         (tmp_path / "text.safetensors").write_text("text")
-        error_of(str(tmp_path / "text.safetensors"), "not a safetensors file")
-        error_of("logpolar-96,lambda=3", "unknown option 'lambda'")
+        assert_refused(str(tmp_path / "text.safetensors"), "not a safetensors file")
+        assert_refused("logpolar-96,lambda=3", "unknown option 'lambda'")
 
 
 class TestSift:
@@ -161,11 +161,11 @@ class TestSift:
         assert (sift(view, keypoint) != sift(changed, keypoint)).any() == seen
 
     def test_errors(self):
-        error_of("sift:file", "takes no file")
-        error_of("sift,size=3", "unknown option 'size' (known: lambda)")
-        error_of("sift,lambda=3,lambda=4", "twice")
+        assert_refused("sift:file", "takes no file")
+        assert_refused("sift,size=3", "unknown option 'size' (known: lambda)")
+        assert_refused("sift,lambda=3,lambda=4", "twice")
         for value in ("0", "-1", "nan", "inf", "x", ""):
-            error_of(f"sift,lambda={value}", "a positive number", f"'{value}'")
+            assert_refused(f"sift,lambda={value}", "a positive number", f"'{value}'")
 
 
 class TestKornia:
@@ -212,27 +212,27 @@ class TestKornia:
 
     def test_errors(self, feature, tmp_path):
         path = tmp_path / "weights.pth"
-        error_of("hardnet", "needs a file", "hardnet:FILE")
-        error_of(f"hardnet:{path}", str(path), "no such file")
+        assert_refused("hardnet", "needs a file", "hardnet:FILE")
+        assert_refused(f"hardnet:{path}", str(path), "no such file")
         path.write_bytes(b"no weights")
-        error_of(f"hardnet:{path}", str(path), "no plain weights")
+        assert_refused(f"hardnet:{path}", str(path), "no plain weights")
         torch.save({"features.0.weight": torch.zeros(2, 2)}, path)
-        error_of(f"hardnet:{path}", str(path), "not the weights of HardNet")
+        assert_refused(f"hardnet:{path}", str(path), "not the weights of HardNet")
         torch.save([1, 2], path)
-        error_of(f"tfeat:{path}", str(path), "not the weights of TFeat")
+        assert_refused(f"tfeat:{path}", str(path), "not the weights of TFeat")
         torch.save({"liberty": {"pca": {"mean": torch.zeros(5)}}}, path)
-        error_of(f"mkd:{path}", str(path), "not the whitening of MKD")
-        error_of(f"mkd:{path},set=paris", "set must be one of liberty")
-        error_of(f"hardnet:{path},size=64", "unknown option 'size' (known: lambda, antialias)")
-        error_of(f"hardnet:{path},antialias=no", "antialias must be one of true, false, not 'no'")
+        assert_refused(f"mkd:{path}", str(path), "not the whitening of MKD")
+        assert_refused(f"mkd:{path},set=paris", "set must be one of liberty")
+        assert_refused(f"hardnet:{path},size=64", "unknown option 'size' (known: lambda, antialias)")
+        assert_refused(f"hardnet:{path},antialias=no", "antialias must be one of true, false, not 'no'")
 
     def test_missing_packages(self, tmp_path, monkeypatch):
         file = tmp_path / "weights.pth"
         file.write_bytes(b"")
         monkeypatch.setitem(sys.modules, "kornia", None)
-        error_of(f"hardnet:{file}", "logpolar[baselines]", kind=MissingExtraError)
+        assert_refused(f"hardnet:{file}", "logpolar[baselines]", kind=MissingExtraError)
         monkeypatch.setitem(sys.modules, "torch", None)
-        error_of(f"torchscript:{file}", "logpolar[torch]", kind=MissingExtraError)
+        assert_refused(f"torchscript:{file}", "logpolar[torch]", kind=MissingExtraError)
 
 
 class TestAnyNetwork:
@@ -281,7 +281,7 @@ class TestAnyNetwork:
         patches = patches_of(view, keypoints)
         tripled = np.repeat(patches[:, None], 3, axis=1) if channels == "3" else patches
         np.testing.assert_allclose(found, pixels_of(tripled), atol=1e-6)
-        error_of(spec, str(tmp_path / "fixed.onnx"), "cannot run the network")
+        assert_refused(spec, str(tmp_path / "fixed.onnx"), "cannot run the network")
 
     def test_weights_must_lie_inside_the_file(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
@@ -290,18 +290,18 @@ class TestAnyNetwork:
         onnx = pytest.importorskip("onnx")
         onnx.save(onnx.load("net.onnx"), "split.onnx", save_as_external_data=True, location="split.data")
         assert open_descriptor("onnx:net.onnx").name == "net"
-        error_of("onnx:split.onnx", "no ONNX network with its weights inside")
+        assert_refused("onnx:split.onnx", "no ONNX network with its weights inside")
 
     @pytest.mark.parametrize("kind", ["onnx", "torchscript"])
     def test_files_that_are_no_network(self, kind, tmp_path):
         file = tmp_path / "file"
-        error_of(f"{kind}:{file}", "no such file")
+        assert_refused(f"{kind}:{file}", "no such file")
         file.write_bytes(b"text, or whatever")
-        error_of(f"{kind}:{file}", str(file), "no ONNX network" if kind == "onnx" else "no TorchScript network")
-        error_of(f"{kind}:{file},scale=2", "scale must be one of 1, 255, not '2'")
-        error_of(f"{kind}:{file},size=0", "size must be a whole number")
-        error_of(f"{kind}:{file},normalise=max", "normalise must be one of none, zscore, unit")
-        error_of(f"{kind}:{file},colour=1", "unknown option 'colour'")
+        assert_refused(f"{kind}:{file}", str(file), "no ONNX network" if kind == "onnx" else "no TorchScript network")
+        assert_refused(f"{kind}:{file},scale=2", "scale must be one of 1, 255, not '2'")
+        assert_refused(f"{kind}:{file},size=0", "size must be a whole number")
+        assert_refused(f"{kind}:{file},normalise=max", "normalise must be one of none, zscore, unit")
+        assert_refused(f"{kind}:{file},colour=1", "unknown option 'colour'")
 
     @pytest.mark.parametrize(
         ("function", "words"),
@@ -314,7 +314,7 @@ class TestAnyNetwork:
         ],
     )
     def test_outputs_that_are_no_descriptors(self, function, words, tmp_path):
-        error_of(save_script(tmp_path / "odd.pt", Fixed(function)), str(tmp_path), words)
+        assert_refused(save_script(tmp_path / "odd.pt", Fixed(function)), str(tmp_path), words)
 
 
 def test_identity_changes_with_the_file_and_with_options_and_is_json(tmp_path):
