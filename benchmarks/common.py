@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from logpolar.images import to_gray
+from logpolar.keypoints import Keypoints
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -46,3 +47,13 @@ def large_photo(width: int, height: int) -> np.ndarray:
     picture = np.tile(tile, (rows, columns))[:height, :width]
     noise = np.random.default_rng(0).normal(0, 0.02, picture.shape)
     return np.rint(np.clip(picture + noise, 0, 1) * 255).astype(np.uint8)
+
+
+def random_keypoints(count: int, width: int, height: int) -> Keypoints:
+    """All over the image, with sizes like SIFT's: median 4 px, 1 % above 16 px."""
+    random = np.random.default_rng(0)
+    return Keypoints.from_points(
+        random.uniform((0, 0), (width, height), (count, 2)),
+        np.exp(random.normal(1.4, 0.6, count)),
+        random.uniform(0, 360, count),
+    )

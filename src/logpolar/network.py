@@ -9,7 +9,7 @@ from torch.nn import functional
 from logpolar.defaults import DESCRIPTOR_SIZE
 from logpolar.models import NetworkOptions
 
-_CONTRAST_FLOOR = 1e-4  # added to a patch's contrast: noise in flat patches (intensities in [0, 1]) stays small
+CONTRAST_FLOOR = 1e-4  # added to a patch's contrast: noise in flat patches (intensities in [0, 1]) stays small
 
 
 class DescriptorNetwork(nn.Module):
@@ -70,7 +70,7 @@ def normalize_contrast(patches: Tensor) -> Tensor:
     centred = patches - patches.mean(dim=(1, 2), keepdim=True)
     count = patches.shape[1] * patches.shape[2]
     deviation = (centred.square().sum(dim=(1, 2), keepdim=True) / (count - 1)).sqrt()
-    return centred / (deviation + _CONTRAST_FLOOR)
+    return centred / (deviation + CONTRAST_FLOOR)
 
 
 def unit_length(vectors: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from logpolar.training.options import (
 
 DEFAULT = TrainingConfig(
     name="logpolar-96",
-    sampling=LogPolar(inner_radius=0.5, outside="mean"),
+    sampling=LogPolar(outside="mean"),
     augmentation=AugmentationOptions(scale_jitter=0.7),
     loss=LossOptions(second_order=1.0),
     optimisation=OptimisationOptions(

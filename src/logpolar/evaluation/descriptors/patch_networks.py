@@ -150,16 +150,11 @@ def _on_cpu(module: nn.Module, settings: Mapping[str, Any]) -> Callable[[FloatAr
 
 
 def describe_on_gpu(network: Callable[[Tensor], Tensor], pattern: Pattern, device: str) -> Describe:
-    """``torch_describer`` in full float32: TF32, which torch allows by default, would show in the third digit."""
-    import torch
-
+    """``torch_describer`` in full float32."""
     from logpolar.evaluation.descriptors.torch_describer import torch_describer
+    from logpolar.torch_description import full_float32
 
-    def exact(patches: Tensor) -> Tensor:
-        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-            return network(patches)
-
-    return torch_describer(exact, pattern, device)
+    return torch_describer(full_float32(network), pattern, device)
 
 
 def _onnx_network(spec: Spec, content: bytes) -> tuple[Callable[[Array], FloatArray], int]:
