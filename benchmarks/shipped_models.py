@@ -6,9 +6,9 @@ SET holds the correspondence files of the scenes, ``photos.h5`` and, in ``zoomed
 reduced second images; TEST those of scenes that are not trained on; ZOOM those of the latter with altered second
 images, ``SCENE-zoom3.h5``; TUNE such of images that validate, to choose ratios on (docs/datasets.md has the commands).
 
-In this order: the default model, the two of the paper's recipe, the default with other seeds, a short run twice with
-the same seed, the ablation over lambda. Measuring (``logpolar eval``) goes on in processes of its own while the next
-model is trained. What is there already is not made again.
+In this order: the default model, the small one, which learns from it, the two of the paper's recipe, the default with
+other seeds, a short run twice with the same seed, the ablation over lambda. Measuring (``logpolar eval``) goes on in
+processes of its own while the next model is trained. What is there already is not made again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from logpolar.training.config import find_files
 from logpolar.training.data import TrainingData, load_training_data
 from logpolar.training.distributed import World
 from logpolar.training.options import DataSource, RunOptions, TrainingConfig
-from logpolar.training.recipes import DEFAULT, PAPER
+from logpolar.training.recipes import DEFAULT, PAPER, SMALL
 from logpolar.training.run import train
 from logpolar.training.validation import summary
 
@@ -47,6 +47,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--zoom", type=Path)
     parser.add_argument("--tune", type=Path)
     parser.add_argument("-d", "--descriptor", action="append", default=[], help="to compare with, for --zoom")
+    parser.add_argument("--small-only", action="store_true", help="no model but the small one, and its teacher")
+    parser.add_argument("--teacher", help="of the small model; by default the default model that is made here")
     parser.add_argument("--steps", type=int, default=DEFAULT.optimisation.steps)
     parser.add_argument("--ablation-steps", type=int, default=2000)
     parser.add_argument("--ablation-pairs", type=int, default=60, help="image pairs of a test scene, for each model")
@@ -100,8 +102,8 @@ class Work:
                 self.say("a measurement was not finished")
 
 
-def configs(options: argparse.Namespace) -> tuple[TrainingConfig, TrainingConfig, TrainingConfig]:
-    """Default, paper with log-polar, paper with cartesian patches."""
+def configs(options: argparse.Namespace) -> tuple[TrainingConfig, TrainingConfig, TrainingConfig, TrainingConfig]:
+    """Default, small, paper with log-polar, paper with cartesian patches."""
     run = RunOptions(checkpoint_every=5000, validate_every=10**6, validation_pairs=12, tensorboard=False)
     scenes, zoomed, photos = (
         tuple(map(str, sorted(found)))
@@ -112,7 +114,7 @@ def configs(options: argparse.Namespace) -> tuple[TrainingConfig, TrainingConfig
         )
     )
     mixed = DataSource(scenes, 2.0), DataSource(zoomed, 1.0), DataSource(photos, 3.0)
-    default, paper = (
+    default, small, paper = (
         replace(
             recipe,
             description=description,
@@ -124,6 +126,7 @@ def configs(options: argparse.Namespace) -> tuple[TrainingConfig, TrainingConfig
         )
         for recipe, description, data, sources in (
             (DEFAULT, "Log-polar, lambda 96: the default.", mixed, SCENES + PHOTOS),
+            (SMALL, "Log-polar, lambda 96: small and fast, taught by the default.", mixed, SCENES + PHOTOS),
             (PAPER, f"Log-polar, lambda 96, {BY_THE_PAPER}", (DataSource(scenes),), SCENES),
         )
     )
@@ -133,17 +136,23 @@ def configs(options: argparse.Namespace) -> tuple[TrainingConfig, TrainingConfig
         description=f"Cartesian, lambda 12, {BY_THE_PAPER}",
         sampling=Cartesian(12.0, antialias=False),
     )
-    return default, paper, cartesian
+    teacher = options.teacher or str(options.output / default.name / f"{default.name}.safetensors")
+    small = replace(small, distillation=replace(small.distillation, teacher=teacher))
+    return default, small, paper, cartesian
 
 
 def main() -> None:
     options = arguments()
-    work, (default, paper, cartesian) = Work(options), configs(options)
+    work, (default, small, paper, cartesian) = Work(options), configs(options)
     tests = sorted(options.test.glob("*.h5"))
+    wanted = [small] if options.small_only else [small, paper, cartesian]
     models = []
-    for config in (default, paper, cartesian):
+    for config in wanted if options.small_only and options.teacher else [default, *wanted]:
         models.append(work.train(config, options.output / config.name))
         test(work, models[-1], tests)
+    if options.small_only:
+        work.wait()
+        return
     if options.zoom:
         measure_zoom(work, [*models, *options.descriptor])
     for seed in range(1, options.seeds):

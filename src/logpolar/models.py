@@ -4,11 +4,13 @@ A model file is a safetensors file. Its tensors are the network's weights (float
 normalisation float32), its metadata hold
 
     format   "logpolar-model"
-    version  "2"
+    version  "3"
     card     JSON: name, description, sampling, network, training, figures, licence
     graph    base64: the ONNX graph of the network, its weights left out: they are the tensors of this file
 
 so weights cannot be run with the wrong patches, nor torch and onnxruntime with different weights. No pickles.
+
+Version 2 is read as well: its cards say nothing of channels and strides, for all its networks had the default ones.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 from dataclasses import asdict, dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -25,6 +28,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as safetensors_bytes
 
+from logpolar.defaults import DESCRIPTOR_SIZE
 from logpolar.errors import MissingExtraError, ModelError
 from logpolar.keypoints import FloatArray
 from logpolar.outputs import write_whole
@@ -33,33 +37,81 @@ from logpolar.sampling.patterns import Pattern, check_entries, pattern_from_dict
 if TYPE_CHECKING:
     from logpolar.network import DescriptorNetwork
 
-_FORMAT, _VERSION = "logpolar-model", "2"
+_FORMAT, _VERSION = "logpolar-model", "3"
+_READABLE = ("2", "3")
 _SUFFIX = ".safetensors"
+
+
+class PatchSizeError(ValueError):
+    """A patch that the strides of a network do not divide."""
 
 
 @dataclass(frozen=True)
 class NetworkOptions:
     """What distinguishes one descriptor network from another."""
 
-    rows: int = 32  # patch size; a multiple of 4
+    rows: int = 32  # patch size; a multiple of all strides multiplied
     columns: int = 32
     circular: bool = False  # rows (angles) continue from the last to the first in every convolution
     dropout: float = 0.1  # while training, before the last convolution
     normalisation: Literal["patch"] = "patch"  # each patch to zero mean and unit standard deviation
+    channels: tuple[int, ...] = (32, 32, 64, 64, 128, 128)  # of each 3 x 3 convolution
+    strides: tuple[int, ...] = (1, 1, 2, 1, 2, 1)  # of each, 1 or 2
 
     def __post_init__(self) -> None:
         if self.normalisation != "patch":
             raise ValueError(f"unknown normalisation {self.normalisation!r} (known: patch)")
         if not isinstance(self.circular, bool):
             raise ValueError(f"circular must be true or false, not {self.circular!r}")
-        sides = (self.rows, self.columns)
-        if not all(isinstance(side, int) and side >= 4 and side % 4 == 0 for side in sides):
-            raise ValueError(f"rows and columns must be multiples of 4, not {self.rows} x {self.columns}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must lie in [0, 1), not {self.dropout}")
+        _check_layers(self.channels, self.strides)
+        sides, step = (self.rows, self.columns), self.reduction
+        if not all(isinstance(side, int) and side >= step and side % step == 0 for side in sides):
+            raise PatchSizeError(f"rows and columns must be multiples of {step}, not {self.rows} x {self.columns}")
+
+    @property
+    def reduction(self) -> int:
+        """How many times fewer rows and columns the last convolution sees than the patch has."""
+        return math.prod(self.strides)
+
+    @property
+    def multiply_adds(self) -> int:
+        """Multiplications, each with its addition, in all convolutions for one patch."""
+        inputs, places, total = 1, self.rows * self.columns, 0
+        for outputs, stride in zip(self.channels, self.strides, strict=True):
+            places //= stride**2
+            total += 9 * inputs * outputs * places
+            inputs = outputs
+        return total + inputs * places * DESCRIPTOR_SIZE
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> NetworkOptions:
+        """The inverse of ``to_json``, of what version 2 wrote as well; raises ``ValueError`` for anything else."""
+        return cls.from_dict(json.loads(text))
+
+    @classmethod
+    def from_dict(cls, values: Any) -> NetworkOptions:
+        if isinstance(values, dict) and not values.keys() & {"channels", "strides"}:  # version 2
+            values = {**values, "channels": list(cls.channels), "strides": list(cls.strides)}
+        check_entries(values, cls, "card's network")
+        lists = {key: tuple(values[key]) for key in ("channels", "strides") if isinstance(values[key], list)}
+        return cls(**{**values, **lists})
+
+
+def _check_layers(channels: Any, strides: Any) -> None:
+    for name, values in (("channels", channels), ("strides", strides)):
+        if not isinstance(values, tuple) or not values or not all(type(value) is int for value in values):
+            raise ValueError(f"{name} must be a list of whole numbers, not {values!r}")
+    if len(channels) != len(strides):
+        raise ValueError(f"there are {len(channels)} channels, but {len(strides)} strides")
+    if min(channels) < 1:
+        raise ValueError(f"channels must be 1 or more, not {min(channels)}")
+    if not set(strides) <= {1, 2}:
+        raise ValueError(f"strides must be 1 or 2, not {', '.join(map(str, strides))}")
 
 
 @dataclass(frozen=True)
@@ -86,10 +138,9 @@ class ModelCard:
         """The inverse of ``to_json``; raises ``ValueError`` for anything else."""
         values = json.loads(text)
         check_entries(values, cls, "card")
-        check_entries(values["network"], NetworkOptions, "card's network")
         if not isinstance(values["training"], dict) or not isinstance(values["figures"], dict):
             raise ValueError("the card's training and figures must be tables")
-        network, sampling = NetworkOptions(**values.pop("network")), pattern_from_dict(values.pop("sampling"))
+        network, sampling = NetworkOptions.from_dict(values.pop("network")), pattern_from_dict(values.pop("sampling"))
         return cls(network=network, sampling=sampling, **values)
 
 
@@ -199,9 +250,9 @@ def _read(path: Path, source: str) -> Model:
 def _check_metadata(metadata: dict[str, str], source: str) -> None:
     if metadata.get("format") != _FORMAT:
         raise ModelError(f"{source}: not a logpolar model (its metadata do not say format = {_FORMAT})")
-    if metadata.get("version") != _VERSION:
-        found = metadata.get("version")
-        raise ModelError(f"{source}: model format version {found}, but this logpolar reads version {_VERSION}")
+    if metadata.get("version") not in _READABLE:
+        found, readable = metadata.get("version"), " and ".join(_READABLE)
+        raise ModelError(f"{source}: model format version {found}, but this logpolar reads versions {readable}")
     missing = [key for key in ("card", "graph") if key not in metadata]
     if missing:
         raise ModelError(f"{source}: the model file has no {' and no '.join(missing)}")

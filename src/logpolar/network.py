@@ -13,11 +13,11 @@ CONTRAST_FLOOR = 1e-4  # added to a patch's contrast: noise in flat patches (int
 
 
 class DescriptorNetwork(nn.Module):
-    """HardNet's seven convolutions as the paper uses them, 1 334 560 parameters for 32 x 32 patches.
+    """By default HardNet's seven convolutions as the paper uses them, 1 334 560 parameters for 32 x 32 patches.
 
-    (N, rows, columns) -> (N, 128). Each patch is reduced to zero mean and unit contrast, then six 3 x 3 convolutions
-    with batch normalisation (without learned scale and shift) and ReLU, two of them with stride 2, dropout, one
-    convolution over all that is left, batch normalisation, unit length.
+    (N, rows, columns) -> (N, 128). Each patch is reduced to zero mean and unit contrast, then 3 x 3 convolutions with
+    batch normalisation (without learned scale and shift) and ReLU, dropout, one convolution over all that is left,
+    batch normalisation, unit length. The options say how many there are, their channels and which have stride 2.
 
     With ``circular`` the rows, which are angles in a log-polar patch, continue from the last to the first.
     """
@@ -25,15 +25,13 @@ class DescriptorNetwork(nn.Module):
     def __init__(self, options: NetworkOptions) -> None:
         super().__init__()
         self.options = options
-        channels = [1, 32, 32, 64, 64, 128, 128]
-        strides = [1, 1, 2, 1, 2, 1]
+        inputs = (1, *options.channels[:-1])
         self.blocks = nn.ModuleList(
-            _Block(inputs, outputs, stride, options.circular)
-            for inputs, outputs, stride in zip(channels[:-1], channels[1:], strides, strict=True)
+            _Block(*layer, options.circular) for layer in zip(inputs, options.channels, options.strides, strict=True)
         )
         self.dropout = nn.Dropout(options.dropout)
-        left = (options.rows // 4, options.columns // 4)
-        self.head = nn.Conv2d(channels[-1], DESCRIPTOR_SIZE, left, bias=False)
+        left = (options.rows // options.reduction, options.columns // options.reduction)
+        self.head = nn.Conv2d(options.channels[-1], DESCRIPTOR_SIZE, left, bias=False)
         self.head_norm = nn.BatchNorm2d(DESCRIPTOR_SIZE, affine=False)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from logpolar.defaults import DESCRIPTOR_SIZE, RUNTIME_NAMES, RuntimeName
 from logpolar.errors import LogpolarError, MissingExtraError, ModelError
 from logpolar.keypoints import FloatArray
-from logpolar.models import Model
+from logpolar.models import Model, NetworkOptions
 
 
 class Runtime(ABC):
@@ -46,12 +46,20 @@ class OnnxRuntime(Runtime):
             self._session = onnxruntime.InferenceSession(model.graph, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's own errors share no base class
             raise ModelError(f"model '{model.name}': onnxruntime cannot load its graph ({error})") from error
-        described = self._session.get_modelmeta().custom_metadata_map.get("network")
-        if described != model.card.network.to_json():
+        described = self._session.get_modelmeta().custom_metadata_map.get("network", "null")
+        if not _is_of(described, model.card.network):
             raise ModelError(f"model '{model.name}': its graph is not that of the network its card describes")
 
     def _run(self, patches: FloatArray) -> FloatArray:
         return np.asarray(self._session.run(None, {"patches": patches})[0], np.float32)
+
+
+def _is_of(described: str, network: NetworkOptions) -> bool:
+    """Whether a graph's own words are those of a network."""
+    try:
+        return NetworkOptions.from_json(described) == network
+    except ValueError:
+        return False
 
 
 class TorchRuntime(Runtime):

@@ -189,7 +189,7 @@ class TestFiles:
 
 WRONG = {
     "unknown key": ("[loss]\nmargn = 1", "[loss] has no key 'margn'", "did you mean 'margin'?"),
-    "nothing like it": ("[loss]\nxyz = 1", "[loss] has no key 'xyz'", "known: margin, second_order"),
+    "nothing like it": ("[loss]\nxyz = 1", "[loss] has no key 'xyz'", "known: triplet, margin, second_order"),
     "unknown section": ("[los]\nmargin = 1", "no key 'los'", "did you mean 'loss'?"),
     "key in sampling": ("[sampling]\nlamda = 1", "[sampling] has no key 'lamda'", "did you mean 'lambda'?"),
     "key of the other pattern": ('[sampling]\npattern = "cartesian"\ninner_radius = 1', "[sampling]", "'inner_radius'"),
@@ -247,7 +247,7 @@ class TestWrong:
 
     @pytest.mark.parametrize("recipe", ['"papr"', "3", "[]", '["paper"]', "{}"])
     def test_unknown_recipe(self, assert_refused, recipe):
-        assert_refused(f"recipe = {recipe}\n{DATA}", "there is no recipe", "known: default, paper")
+        assert_refused(f"recipe = {recipe}\n{DATA}", "there is no recipe", "known: default, paper, small")
 
     @pytest.mark.parametrize("text", ["", "data = []", "data = 3"])
     def test_no_data(self, assert_refused, text):

@@ -10,8 +10,8 @@ from logpolar.training.recipes import RECIPES
 
 
 def test_names():
-    assert list(RECIPES) == ["default", "paper"]
-    assert len({recipe.name for recipe in RECIPES.values()}) == 2
+    assert list(RECIPES) == ["default", "paper", "small"]
+    assert len({recipe.name for recipe in RECIPES.values()}) == 3
 
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=list(RECIPES))

@@ -29,6 +29,11 @@ def models(model: tuple[str, ...], as_json: bool) -> None:
         click.secho(card.name, bold=True)
         click.echo(f"  {card.description}")
         click.echo("  sampling: " + ", ".join(f"{key} {value}" for key, value in sampling.items()))
+        weights = sum(values.size for name, values in each.weights.items() if name.endswith("weight"))
+        cost = (
+            f"{card.network.multiply_adds / 1e6:.1f} million multiply-adds a patch, {weights / 1e6:.2f} million weights"
+        )
+        click.echo(f"  network: {cost}")
         click.echo(f"  data: {card.training.get('data', 'not stated')}")
         for title, figures in card.figures.items():
             click.echo(f"  {title}: {_in_words(figures)}")

@@ -131,7 +131,10 @@ def ablate(
 )
 @click.argument("name", default="default")
 def recipe(name: str) -> None:
-    """Print the recipe NAME as a commented config: 'default' is the best found, 'paper' is the paper's code."""
+    """Print the recipe NAME as a commented config.
+
+    'default' is the best found, 'paper' is the paper's code, 'small' a fast network that imitates the default model.
+    """
     from logpolar.errors import LogpolarError
     from logpolar.training.config import recipe_to_toml
     from logpolar.training.recipes import RECIPES

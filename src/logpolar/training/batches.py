@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,11 +17,16 @@ from logpolar.training.options import AugmentationOptions, BatchOptions
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Corresponding patches (N, rows, columns), and which pairs of them are neither right nor wrong (N, N)."""
+    """Corresponding patches (N, rows, columns), and which pairs of them are neither right nor wrong (N, N).
+
+    ``shown`` (2 N, ...) is what a teacher sees of them, the first ones and then the second ones: cut at the same
+    keypoints by its own pattern, with nothing changed in the patches.
+    """
 
     first: Tensor
     second: Tensor
     excluded: Tensor
+    shown: Tensor | None = None
 
 
 class BatchSampler:
@@ -29,6 +34,7 @@ class BatchSampler:
 
     Each source gives its share of the image pairs, each of another group while there are any left; a source with fewer
     groups than that gives several pairs of a group. ``fuse`` compiles the cutting of patches into one kernel.
+    ``teacher`` is the pattern of the patches that a teacher is shown, if there is one.
     """
 
     def __init__(
@@ -39,6 +45,7 @@ class BatchSampler:
         options: BatchOptions,
         augmentation: AugmentationOptions,
         fuse: bool = False,
+        teacher: Pattern | None = None,
     ) -> None:
         self.options, self.augmentation, self._data = options, augmentation, data
         device = data.first.device
@@ -48,10 +55,10 @@ class BatchSampler:
         ]
         self._most = max(source.most for source in self._sources)
 
-        def cut(image: Tensor, keypoints: Tensor) -> Tensor:
-            return data.pyramids.sample(image, keypoints[:, :2], keypoints[:, 2], keypoints[:, 3], pattern)
-
-        self._cut = torch.compile(cut) if fuse else cut
+        self._cut = _cutter(data, pattern, fuse)
+        self._cut_for_teacher = None
+        if teacher is not None:
+            self._cut_for_teacher = self._cut if teacher == pattern else _cutter(data, teacher, fuse)
 
     def draw(self, generator: torch.Generator) -> Batch:
         options, augmentation, device = self.options, self.augmentation, self._data.first.device
@@ -68,10 +75,23 @@ class BatchSampler:
         first[..., 2] *= torch.exp(augmentation.scale_jitter * noise[0])
         first[..., 3] += augmentation.angle_jitter * noise[1]
         keypoints = torch.cat([first.flatten(0, 1), second.flatten(0, 1)])
-        patches = self._cut(images.T.flatten().repeat_interleave(options.per_pair), keypoints)
+        image = images.T.flatten().repeat_interleave(options.per_pair)
+        patches = self._cut(image, keypoints)
+        shown = None
+        if self._cut_for_teacher:
+            shown = patches if self._cut_for_teacher is self._cut else self._cut_for_teacher(image, keypoints)
         patches = change_patches(patches, options.per_pair, augmentation, generator)
         halves = patches.chunk(2)
-        return Batch(halves[0], halves[1], excluded)
+        return Batch(halves[0], halves[1], excluded, shown)
+
+
+def _cutter(data: TrainingData, pattern: Pattern, fuse: bool) -> Callable[[Tensor, Tensor], Tensor]:
+    """Cuts patches of images, by their numbers, at keypoints (N, 4)."""
+
+    def cut(image: Tensor, keypoints: Tensor) -> Tensor:
+        return data.pyramids.sample(image, keypoints[:, :2], keypoints[:, 2], keypoints[:, 3], pattern)
+
+    return torch.compile(cut) if fuse else cut
 
 
 class _Source:

@@ -11,7 +11,7 @@ import cv2
 import torch
 
 from logpolar.evaluation.pairs import Score
-from logpolar.models import ModelCard
+from logpolar.models import Model, ModelCard
 from logpolar.training.config import config_to_dict
 from logpolar.training.data import TrainingData
 from logpolar.training.distributed import World
@@ -27,6 +27,7 @@ def make_card(
     seconds: float,
     device: torch.device,
     world: World,
+    teacher: Model | None = None,
 ) -> ModelCard:
     recipe = config_to_dict(config)
     training: dict[str, Any] = {
@@ -37,6 +38,7 @@ def make_card(
         "scenes_and_photos": data.groups,
         **{key: recipe[key] for key in ("batch", "augmentation", "loss", "optimisation")},
         "shares": [source.share for source in config.data],
+        **({"distillation": about_teacher(config, teacher)} if teacher else {}),
         "seed": config.run.seed,
         "seconds": round(seconds),
         "hardware": f"{world.size} x {torch.cuda.get_device_name(device) if device.type == 'cuda' else 'CPU'}",
@@ -46,3 +48,8 @@ def make_card(
     figures = {"validation": {"mean": summary(dict(scores)).to_dict(), **validation}} if scores else {}
     about = config.name, config.description, config.sampling, config.network
     return ModelCard(*about, training, figures, config.licence)
+
+
+def about_teacher(config: TrainingConfig, teacher: Model) -> dict[str, Any]:
+    """Which model it was, wherever its file lay."""
+    return {"teacher": teacher.name, "digest": teacher.digest, "weight": config.distillation.weight}

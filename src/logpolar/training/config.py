@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from logpolar.errors import LogpolarError
-from logpolar.models import NetworkOptions
+from logpolar.models import PatchSizeError, shipped_models
 from logpolar.sampling.patterns import Cartesian, LogPolar, Pattern, pattern_from_dict, pattern_to_dict
-from logpolar.training.options import DataSource, TrainingConfig
+from logpolar.training.options import DataSource, DistillationOptions, LossOptions, TrainingConfig
 from logpolar.training.recipes import RECIPES
 
 if sys.version_info >= (3, 11):
@@ -34,8 +34,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-_SECTIONS = ("batch", "augmentation", "loss", "optimisation", "run")
-_NETWORK = ("circular", "dropout")  # rows and columns are those of the sampling
+_SECTIONS = ("batch", "augmentation", "loss", "distillation", "optimisation", "run")
+_NETWORK = ("circular", "dropout", "channels", "strides")  # rows and columns are those of the sampling
 _TITLES = ("name", "description", "sources", "licence")
 _HELP = {
     "pattern": "log-polar or cartesian.",
@@ -48,6 +48,8 @@ _HELP = {
     "outside": "Beyond the image: reflect it, or the mean of the patch.",
     "circular": "Rows continue from last to first in every convolution: right for log-polar patches only.",
     "dropout": "Before the last convolution.",
+    "channels": "Of each 3 x 3 convolution; multiples of 16 make the best use of a processor.",
+    "strides": "Of each, 1 or 2; rows and columns must be a multiple of all of them multiplied.",
 }
 
 
@@ -161,6 +163,8 @@ def _make_config(table: Mapping[str, Any], folder: Path) -> TrainingConfig:
     changes["sampling"] = _read_sampling(base.sampling, _table(rest.get("sampling", {}), "[sampling]"))
     changes["network"] = _read_network(base, changes["sampling"], _table(rest.get("network", {}), "[network]"))
     changes["data"] = _read_data(rest.get("data", []), folder)
+    changes["distillation"] = _find_teacher(changes["distillation"], folder)
+    _check_loss(changes["loss"], changes["distillation"])
     return replace(base, **changes)
 
 
@@ -178,6 +182,18 @@ def _read_data(tables: Any, folder: Path) -> tuple[DataSource, ...]:
     return tuple(replace(source, files=tuple(str(start / file) for file in source.files)) for source in sources)
 
 
+def _find_teacher(options: DistillationOptions, folder: Path) -> DistillationOptions:
+    """A file is found from the config's folder, wherever the config is copied to."""
+    if not options.teacher or options.teacher in shipped_models():
+        return options
+    return replace(options, teacher=str(folder.absolute() / options.teacher))
+
+
+def _check_loss(loss: LossOptions, distillation: DistillationOptions) -> None:
+    if not (loss.triplet or loss.second_order or loss.softmax or distillation.wanted):
+        raise ValueError("[loss] all weights are 0, and there is no teacher: nothing would be learned")
+
+
 def _read_sampling(base: Pattern, table: Mapping[str, Any]) -> Pattern:
     values = pattern_to_dict(base)
     kind = table.get("pattern", values["pattern"])
@@ -189,9 +205,7 @@ def _read_sampling(base: Pattern, table: Mapping[str, Any]) -> Pattern:
     _refuse_unknown(table, list(values), "[sampling]")
     _refuse_booleans(table, values, "[sampling]")
     try:
-        pattern = pattern_from_dict({**values, **table})
-        NetworkOptions(pattern.rows, pattern.columns)  # there are fewer sizes of patches that it can do with
-        return pattern
+        return pattern_from_dict({**values, **table})
     except ValueError as error:
         raise ValueError(f"[sampling] {error}") from error
 
@@ -199,13 +213,15 @@ def _read_sampling(base: Pattern, table: Mapping[str, Any]) -> Pattern:
 def _read_network(base: TrainingConfig, pattern: Pattern, table: Mapping[str, Any]) -> Any:
     _refuse_unknown(table, _NETWORK, "[network]")
     circular = base.network.circular and isinstance(pattern, LogPolar)
-    values: dict[str, Any] = {"circular": circular, "dropout": base.network.dropout}
+    values: dict[str, Any] = {key: getattr(base.network, key) for key in _NETWORK} | {"circular": circular}
     _refuse_booleans(table, values, "[network]")
-    values |= table
+    values |= {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
     if not isinstance(values["dropout"], int | float):
         raise ValueError(f"[network] dropout must be a number, not {values['dropout']!r}")
     try:
         return replace(base.network, rows=pattern.rows, columns=pattern.columns, **values)
+    except PatchSizeError as error:
+        raise ValueError(f"[sampling] {error}") from error
     except ValueError as error:
         raise ValueError(f"[network] {error}") from error
 

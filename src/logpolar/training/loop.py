@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from logpolar.network import DescriptorNetwork
 from logpolar.training.batches import BatchSampler
 from logpolar.training.distributed import World
-from logpolar.training.loss import descriptor_loss
+from logpolar.training.loss import descriptor_loss, imitation_loss
 from logpolar.training.optimisation import RunningMean, learning_rate, make_optimizer
 from logpolar.training.options import TrainingConfig
 
@@ -25,8 +25,14 @@ class Trainer:
     """
 
     def __init__(
-        self, config: TrainingConfig, sampler: BatchSampler, device: torch.device, world: World | None = None
+        self,
+        config: TrainingConfig,
+        sampler: BatchSampler,
+        device: torch.device,
+        world: World | None = None,
+        teacher: DescriptorNetwork | None = None,
     ) -> None:
+        """``teacher``, in the mode for describing, is used as it is: nothing of it is trained, averaged or kept."""
         self.config, self.step, self._sampler, self._device = config, 0, sampler, device
         self._world = world or World()
         torch.manual_seed(config.run.seed)
@@ -42,10 +48,17 @@ class Trainer:
             run = DistributedDataParallel(network, [device] if device.type == "cuda" else None)
         self._fused = config.run.compile and device.type == "cuda"
         self._run = torch.compile(run) if self._fused else run
+        self._teacher = self._prepare(teacher) if teacher else None
         self._recording: _Recording | None = None
         self._eager_steps = 0
         wanted = config.run.precision
         self._half = device.type == "cuda" if wanted == "auto" else wanted == "bfloat16"
+
+    def _prepare(self, teacher: DescriptorNetwork) -> torch.nn.Module:
+        """On the device, out of reach of gradients."""
+        teacher = teacher.to(self._device).requires_grad_(False)
+        teacher.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return torch.compile(teacher) if self._fused else teacher  # type: ignore[return-value]
 
     @property
     def rate(self) -> float:
@@ -67,9 +80,13 @@ class Trainer:
         """Draw a batch and make a step with it."""
         batch = self._sampler.draw(self._generator)
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._half):
-            descriptors = self._run(torch.cat([batch.first, batch.second]))
-        anchors, positives = descriptors.float().chunk(2)
+            descriptors = self._run(torch.cat([batch.first, batch.second])).float()
+        anchors, positives = descriptors.chunk(2)
         loss = descriptor_loss(anchors, positives, batch.excluded, self.config.loss)
+        if self._teacher is not None:
+            with torch.no_grad(), torch.autocast(self._device.type, torch.bfloat16, enabled=self._half):
+                targets = self._teacher(batch.shown).float()
+            loss = loss + self.config.distillation.weight * imitation_loss(descriptors, targets)
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()

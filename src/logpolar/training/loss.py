@@ -20,8 +20,10 @@ def distance_matrix(anchors: Tensor, positives: Tensor) -> Tensor:
 
 def descriptor_loss(anchors: Tensor, positives: Tensor, excluded: Tensor, options: LossOptions) -> Tensor:
     """The loss that the options ask for; ``excluded`` (N, N) marks pairs that are neither right nor wrong."""
-    distances = distance_matrix(anchors, positives)
-    loss = hardest_triplet_loss(distances, excluded, options.margin)
+    loss = anchors.new_zeros(())
+    if options.triplet:
+        triplets = hardest_triplet_loss(distance_matrix(anchors, positives), excluded, options.margin)
+        loss = loss + options.triplet * triplets
     if options.second_order:
         loss = loss + options.second_order * second_order_loss(anchors, positives, excluded)
     if options.softmax:
@@ -38,6 +40,11 @@ def hardest_triplet_loss(distances: Tensor, excluded: Tensor, margin: float = 1.
     wrong = distances + _FAR * (excluded | _own(distances) | (distances < _COPIES))
     nearest = torch.minimum(wrong.amin(dim=1), wrong.amin(dim=0))
     return (margin + distances.diagonal() - nearest).clamp(min=0).mean()
+
+
+def imitation_loss(descriptors: Tensor, targets: Tensor) -> Tensor:
+    """Mean squared distance of descriptors (N, 128) to those that a teacher has for the same patches."""
+    return (descriptors - targets).square().sum(dim=1).mean()
 
 
 def softmax_loss(similarities: Tensor, excluded: Tensor, temperature: float) -> Tensor:

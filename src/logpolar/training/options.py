@@ -43,10 +43,23 @@ class AugmentationOptions:
 class LossOptions:
     """What is minimised."""
 
-    margin: float = setting(1.0, "Of the hardest-in-batch triplets, in plain distances.", 0)
+    triplet: float = setting(1.0, "Weight of the hardest-in-batch triplets.", 0)
+    margin: float = setting(1.0, "Of these triplets, in plain distances.", 0)
     second_order: float = setting(0.0, "Weight of the second-order similarity term (SOSNet).", 0)
     softmax: float = setting(0.0, "Weight of a cross-entropy over all wrong answers of the batch.", 0)
     temperature: float = setting(0.06, "Of that cross-entropy.", 0.001)
+
+
+@dataclass(frozen=True)
+class DistillationOptions:
+    """Learning from a better model as well."""
+
+    teacher: str = setting("", "Whose descriptors are imitated: a shipped model, or a file relative to this one.")
+    weight: float = setting(1.0, "Of the mean squared distance to the teacher's descriptors, beside the loss.", 0)
+
+    @property
+    def wanted(self) -> bool:
+        return bool(self.teacher) and self.weight > 0
 
 
 @dataclass(frozen=True)
@@ -96,5 +109,6 @@ class TrainingConfig:
     batch: BatchOptions = field(default_factory=BatchOptions)
     augmentation: AugmentationOptions = field(default_factory=AugmentationOptions)
     loss: LossOptions = field(default_factory=LossOptions)
+    distillation: DistillationOptions = field(default_factory=DistillationOptions)
     optimisation: OptimisationOptions = field(default_factory=OptimisationOptions)
     run: RunOptions = field(default_factory=RunOptions)

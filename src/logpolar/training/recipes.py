@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from logpolar.defaults import DEFAULT_MODEL
 from logpolar.models import NetworkOptions
 from logpolar.sampling.patterns import LogPolar
 from logpolar.training.options import (
     AugmentationOptions,
     BatchOptions,
+    DistillationOptions,
     LossOptions,
     OptimisationOptions,
     TrainingConfig,
@@ -34,4 +38,12 @@ PAPER = TrainingConfig(
 )
 """The paper's code: plain bilinear look-up, 1 px innermost radius, zero padding, SGD with dampening, linear decay."""
 
-RECIPES = {"default": DEFAULT, "paper": PAPER}
+SMALL = replace(
+    DEFAULT,
+    name="logpolar-96-small",
+    network=NetworkOptions(circular=True, dropout=0.0, channels=(16, 16, 32, 64, 128, 128), strides=(2, 1, 2, 1, 2, 1)),
+    distillation=DistillationOptions(teacher=DEFAULT_MODEL),
+)
+"""A sixth of the default's multiply-adds or less: for machines without a GPU. It learns from the default model too."""
+
+RECIPES = {"default": DEFAULT, "paper": PAPER, "small": SMALL}

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from logpolar.errors import LogpolarError
+from logpolar.errors import LogpolarError, ModelError
 from logpolar.evaluation.pairs import Score
-from logpolar.models import save_model
+from logpolar.models import Model, load_model, save_model
 from logpolar.onnx_export import export_graph
 from logpolar.outputs import write_whole
 from logpolar.training.batches import BatchSampler
-from logpolar.training.cards import make_card
+from logpolar.training.cards import about_teacher, make_card
 from logpolar.training.checkpoints import load_checkpoint, save_checkpoint
 from logpolar.training.config import config_to_dict, config_to_toml, find_files
 from logpolar.training.data import TrainingData, load_training_data
@@ -99,6 +99,7 @@ class _Run:
         self.progress, self.data = progress, data
         self.sources = [find_files(source) for source in config.data]
         self.files = list(dict.fromkeys(path for files in self.sources for path in files))
+        self.teacher = _load_teacher(config)
         self.checkpoint, self.model = folder / "checkpoint.pt", folder / f"{config.name}.safetensors"
         self.seconds = 0.0  # spent training, in all pieces of the run
         self.amount = [0, 0]  # image pairs and correspondences
@@ -114,7 +115,8 @@ class _Run:
         )
         self._announce(data)
         sampler = self._make_sampler(data)
-        trainer = Trainer(self.config, sampler, self.device, self.world)
+        teacher = self.teacher.network() if self.teacher else None
+        trainer = Trainer(self.config, sampler, self.device, self.world, teacher)
         start = 0
         if state is not None:
             self._check_data(state, data)
@@ -149,10 +151,11 @@ class _Run:
     def _make_sampler(self, data: TrainingData) -> BatchSampler:
         config = self.config
         fuse = config.run.compile and self.device.type == "cuda" and config.optimisation.steps >= _FUSING_PAYS
-        if fuse:
-            torch._dynamo.reset()  # there is a limit to patterns compiled in a process
+        if fuse or self.teacher:
+            torch._dynamo.reset()  # there is a limit to patterns and networks compiled in a process
         shares = [source.share for source in config.data]
-        return BatchSampler(data, shares, config.sampling, config.batch, config.augmentation, fuse)
+        shown = self.teacher.sampling if self.teacher else None
+        return BatchSampler(data, shares, config.sampling, config.batch, config.augmentation, fuse, shown)
 
     def _open_folder(self, overwrite: bool) -> dict[str, Any] | None:
         """The checkpoint to go on from, if any; raises if it is of another config."""
@@ -182,6 +185,7 @@ class _Run:
             {"files": [path.name for path in files], "share": source.share}
             for files, source in zip(self.sources, self.config.data, strict=True)
         ]
+        values["distillation"] = about_teacher(self.config, self.teacher) if self.teacher else {}
         return {**values, "processes": self.world.size}
 
     def _loop(self, trainer: Trainer) -> dict[str, Score]:
@@ -255,11 +259,24 @@ class _Run:
 
     def _finish(self, trainer: Trainer, data: TrainingData, scores: dict[str, Score]) -> None:
         """The card to read, a plain ONNX file, and the model file: the last, for it says that the run is complete."""
-        card = make_card(self.config, self.sources, data, scores, self.seconds, self.device, self.world)
+        about = self.seconds, self.device, self.world, self.teacher
+        card = make_card(self.config, self.sources, data, scores, *about)
         network = trainer.result.cpu()
         write_whole(self.model.with_suffix(".onnx"), export_graph(network, card.to_json()))
         write_whole(self.folder / "card.json", (card.to_json(indent=2) + "\n").encode())
         save_model(self.model, network, card)
+
+
+def _load_teacher(config: TrainingConfig) -> Model | None:
+    """The model that the config imitates, if any; raises ``LogpolarError`` if it cannot be used."""
+    if not config.distillation.wanted:
+        return None
+    try:
+        teacher = load_model(config.distillation.teacher)
+        teacher.network()  # its weights may not fit its card: better known before the data are read
+    except ModelError as error:
+        raise LogpolarError(f"[distillation] teacher: {error}") from error
+    return teacher
 
 
 class _Meter:
