@@ -123,6 +123,59 @@ class TestRoundTrip:
         assert ModelCard.from_json(card.to_json()) == card
 
 
+class TestVersions:
+    SMALL = NetworkOptions(8, 8, circular=True, channels=(16, 32), strides=(2, 2))
+
+    def test_files_say_version_3_with_channels_and_strides(self, path):
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata()
+        assert metadata["version"] == "3"
+        written = json.loads(metadata["card"])["network"]
+        assert written["channels"] == [32, 32, 64, 64, 128, 128]
+        assert written["strides"] == [1, 1, 2, 1, 2, 1]
+
+    def test_other_channels_and_strides_come_back(self, tmp_path):
+        card = ModelCard("small", "", LogPolar(96, 8, 8), self.SMALL)
+        network = DescriptorNetwork(self.SMALL).eval()
+        save_model(tmp_path / "m.safetensors", network, card)
+        model = load_model(tmp_path / "m.safetensors")
+        assert model.card == card
+        patches = torch.rand(4, 8, 8)
+        with torch.no_grad():
+            expected = network(patches).numpy()
+        for found in (model.network()(patches).detach().numpy(), OnnxRuntime(model).describe(patches.numpy())):
+            np.testing.assert_allclose(found, expected, atol=5e-3)
+
+    def test_version_2_has_the_default_ones(self, spoil, parts):
+        """As it was written before there was a choice."""
+        card = json.loads(parts[1]["card"])
+        for key in ("channels", "strides"):
+            card["network"].pop(key, None)
+        model = load_model(spoil({"version": "2", "card": json.dumps(card)}))
+        assert model.card.network.channels == NetworkOptions().channels
+        assert model.card.network.strides == NetworkOptions().strides
+        assert OnnxRuntime(model).describe(np.zeros((1, 32, 32), np.float32)).shape == (1, 128)
+
+    @pytest.mark.parametrize(
+        "entries",
+        [
+            {"channels": [16, 16]},
+            {"channels": [16, 16], "strides": [2]},
+            {"channels": 16, "strides": 2},
+            {"channels": ["16"], "strides": [1]},
+            {"channels": [], "strides": []},
+        ],
+    )
+    def test_layers_that_cannot_be(self, spoil, parts, entries):
+        assert_refused(spoil({"card": changed_card(parts, network=entries)}), "channels|strides")
+
+    def test_a_graph_of_other_layers_is_refused(self, spoil, parts):
+        layers = {"channels": [32, 32, 64, 64, 128, 64], "strides": [1, 1, 2, 1, 2, 1]}
+        model = load_model(spoil({"card": changed_card(parts, network=layers)}))
+        with pytest.raises(ModelError, match="not that of the network"):
+            OnnxRuntime(model)
+
+
 class TestShipped:
     def test_names(self):
         assert DEFAULT_MODEL in shipped_models()

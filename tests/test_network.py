@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from logpolar.models import Model, ModelCard, NetworkOptions
+from logpolar.models import Model, ModelCard, NetworkOptions, PatchSizeError
 from logpolar.network import DescriptorNetwork, normalize_contrast
 from logpolar.onnx_export import export_graph
 from logpolar.runtimes import OnnxRuntime
@@ -93,6 +93,67 @@ class TestLayers:
             assert torch.equal(network(patches), network(patches))
 
 
+SMALL = NetworkOptions(16, 24, circular=True, channels=(16, 32, 48), strides=(2, 1, 2))
+
+
+def multiply_adds_by_running(network: DescriptorNetwork) -> int:
+    """Of each output of each convolution as many as its kernel has weights."""
+    counted = []
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            module.register_forward_hook(
+                lambda layer, _, output: counted.append(output[0].numel() * layer.weight[0].numel())
+            )
+    with torch.no_grad():
+        network(random_patches(1, network.options.rows, network.options.columns))
+    return sum(counted)
+
+
+class TestChannelsAndStrides:
+    @pytest.mark.parametrize(
+        "options",
+        [
+            NetworkOptions(),
+            NetworkOptions(8, 16, circular=True),
+            SMALL,
+            NetworkOptions(16, 16, channels=(3, 5, 7, 9), strides=(2, 2, 2, 2)),
+            NetworkOptions(3, 5, channels=(4,), strides=(1,)),
+        ],
+    )
+    def test_multiply_adds(self, options):
+        assert options.multiply_adds == multiply_adds_by_running(DescriptorNetwork(options).eval())
+
+    def test_multiply_adds_of_the_large_one(self):
+        assert 39e6 < NetworkOptions().multiply_adds < 39.2e6
+
+    def test_layers_are_those_asked_for(self):
+        network = DescriptorNetwork(SMALL)
+        layers = [block.convolution for block in network.blocks]
+        assert [(layer.in_channels, layer.out_channels, layer.stride[0]) for layer in layers] == [
+            *((1, 16, 2), (16, 32, 1), (32, 48, 2)),
+        ]
+        assert network.head.weight.shape == (128, 48, 4, 6)
+
+    def test_rolled_rows_roll_the_trunk(self):
+        network, patches = DescriptorNetwork(SMALL).eval(), random_patches(3, 16, 24)
+        rolled = trunk(network, patches.roll(4, dims=1))
+        torch.testing.assert_close(rolled, trunk(network, patches).roll(1, dims=2), atol=1e-4, rtol=0)
+
+    def test_its_graph_is_the_same_network(self):
+        torch.manual_seed(0)
+        network = DescriptorNetwork(SMALL)
+        network(random_patches(16, 16, 24))  # moves the statistics of the batch normalisation
+        network.eval()
+        weights = {
+            name: values.numpy() for name, values in network.state_dict().items() if not name.endswith("tracked")
+        }
+        model = Model(ModelCard("test", "", LogPolar(rows=16, columns=24), SMALL), weights, export_graph(network), "")
+        patches = random_patches(5, 16, 24)
+        with torch.no_grad():
+            expected = network(patches).numpy()
+        np.testing.assert_allclose(OnnxRuntime(model).describe(patches.numpy()), expected, atol=1e-5)
+
+
 class TestDescriptors:
     @pytest.mark.parametrize("circular", [False, True])
     @pytest.mark.parametrize(("rows", "columns"), [(32, 32), (24, 48), (4, 4), (16, 8)])
@@ -154,6 +215,26 @@ class TestOptions:
     def test_sizes_that_are_no_multiples_of_four(self, size):
         with pytest.raises(ValueError, match="multiples of 4"):
             NetworkOptions(*size)
+
+    def test_sizes_that_the_strides_do_not_divide(self):
+        with pytest.raises(PatchSizeError, match="multiples of 8, not 32 x 12"):
+            NetworkOptions(32, 12, channels=(4, 4, 4), strides=(2, 2, 2))
+
+    @pytest.mark.parametrize(
+        ("changes", "words"),
+        [
+            ({"channels": ()}, "channels must be a list of whole numbers"),
+            ({"channels": [16] * 6}, "channels must be a list of whole numbers"),
+            ({"channels": (16.0,) * 6}, "channels must be a list of whole numbers"),
+            ({"strides": (True,) * 6}, "strides must be a list of whole numbers"),
+            ({"channels": (16, 16)}, "2 channels, but 6 strides"),
+            ({"channels": (16, 0, 1, 1, 1, 1)}, "channels must be 1 or more, not 0"),
+            ({"strides": (1, 1, 3, 1, 1, 1)}, "strides must be 1 or 2"),
+        ],
+    )
+    def test_layers_that_cannot_be(self, changes, words):
+        with pytest.raises(ValueError, match=words):
+            NetworkOptions(**changes)
 
     @pytest.mark.parametrize("dropout", [-0.1, 1.0, 1.5, float("nan")])
     def test_dropout_out_of_range(self, dropout):

@@ -13,7 +13,7 @@ from logpolar.training.options import DataSource, TrainingConfig
 from logpolar.training.recipes import RECIPES
 
 DATA = '[[data]]\nfiles = ["a.h5"]\n'
-SECTIONS = ("batch", "augmentation", "loss", "optimisation", "run")
+SECTIONS = ("batch", "augmentation", "loss", "distillation", "optimisation", "run")
 
 
 @pytest.fixture
@@ -46,6 +46,8 @@ def other_value(options, each: dataclasses.Field):
     low, choices, now = each.metadata["low"], each.metadata["choices"], getattr(options, each.name)
     if choices:
         return next(choice for choice in choices if choice != now)
+    if each.name == "teacher":
+        return "/models/other.safetensors"
     if isinstance(now, bool):
         return not now
     if isinstance(now, str):
@@ -66,7 +68,7 @@ def altered(base: TrainingConfig) -> TrainingConfig:
         sources="photos",
         data=(DataSource(("/data/a.h5", "/data/*.h5"), 0.0), DataSource(("/other/b[0-9].h5",), 2.5)),
         sampling=LogPolar(31.5, 16, 24, inner_radius=0.25, radius_ratio=99.0, antialias=False, outside="mean"),
-        network=NetworkOptions(16, 24, not base.network.circular, 0.3),
+        network=NetworkOptions(16, 24, not base.network.circular, 0.3, channels=(8, 24), strides=(2, 2)),
         **sections,
     )
 
@@ -140,6 +142,41 @@ class TestReading:
 
     def test_circular_can_be_asked_for(self, read):
         assert read(f'recipe = "paper"\n{DATA}[network]\ncircular = true\n').network.circular
+
+
+class TestNetwork:
+    def test_channels_and_strides(self, read):
+        text = f"{DATA}[network]\nchannels = [16, 32, 48]\nstrides = [2, 1, 2]\n"
+        for found in (read(text), read(DATA, "network.channels=[16,32,48]", "network.strides=[2,1,2]")):
+            assert (found.network.channels, found.network.strides) == ((16, 32, 48), (2, 1, 2))
+
+    def test_those_of_the_recipe(self, read):
+        found = read(f'recipe = "small"\n{DATA}[network]\ndropout = 0.2\n')
+        assert found.network == replace(RECIPES["small"].network, dropout=0.2)
+
+
+class TestTeacher:
+    def test_a_shipped_model_by_its_name(self, read):
+        assert read(DATA, "distillation.teacher=logpolar-96").distillation.teacher == "logpolar-96"
+
+    def test_a_file_from_the_configs_folder(self, read, tmp_path):
+        found = read(f'{DATA}[distillation]\nteacher = "models/big.safetensors"\n')
+        assert found.distillation.teacher == str(tmp_path / "models" / "big.safetensors")
+        elsewhere = tmp_path / "run" / "config.toml"
+        elsewhere.parent.mkdir()
+        elsewhere.write_text(config_to_toml(found))
+        assert read_config(elsewhere).distillation == found.distillation
+
+    @pytest.mark.parametrize(("changes", "wanted"), [([], True), (["weight=0"], False), (["teacher="], False)])
+    def test_can_be_turned_off(self, read, changes, wanted):
+        found = read(f'recipe = "small"\n{DATA}', *(f"distillation.{change}" for change in changes))
+        assert found.distillation.wanted == wanted
+
+    def test_nothing_to_learn(self, assert_refused, read):
+        nothing = ["loss.triplet=0", "loss.second_order=0"]
+        assert_refused(DATA, "[loss] all weights are 0, and there is no teacher", changes=nothing)
+        assert read(DATA, *nothing, "distillation.teacher=logpolar-96").loss.triplet == 0
+        assert read(DATA, *nothing, "loss.softmax=1").loss.triplet == 0
 
 
 class TestFiles:
@@ -228,6 +265,16 @@ WRONG = {
     "columns": ("[sampling]\ncolumns = 8.0", "[sampling]", "column"),
     "dropout": ("[network]\ndropout = 1", "[network] dropout must lie in [0, 1), not 1"),
     "dropout text": ('[network]\ndropout = "x"', "[network] dropout must be a number, not 'x'"),
+    "channels": ("[network]\nchannels = [16, 16]", "[network] there are 2 channels, but 6 strides"),
+    "channels number": ("[network]\nchannels = 16", "[network] channels must be a list of whole numbers, not 16"),
+    "channels text": ('[network]\nchannels = ["a"]', "[network] channels must be a list of whole numbers"),
+    "strides": ("[network]\nstrides = [1, 1, 4, 1, 1, 1]", "[network] strides must be 1 or 2"),
+    "too many strides": (
+        "[network]\nstrides = [2, 2, 2, 2, 2, 2]",
+        "[sampling] rows and columns must be multiples of 64, not 32 x 32",
+    ),
+    "teacher": ("[distillation]\nteacher = 3", "[distillation] teacher must be a text, not 3"),
+    "teacher's weight": ("[distillation]\nweight = -1", "[distillation] weight must be 0 or more, not -1"),
     "dropout false": ("[network]\ndropout = false", "[network] dropout"),
     "circular": ("[network]\ncircular = 1", "[network] circular must be true or false"),
     "share": ('[[data]]\nfiles = ["b.h5"]\nshare = -1', "[[data]] share must be 0 or more, not -1"),

@@ -13,6 +13,7 @@ from logpolar.training.loss import (
     descriptor_loss,
     distance_matrix,
     hardest_triplet_loss,
+    imitation_loss,
     second_order_loss,
     softmax_loss,
 )
@@ -245,3 +246,27 @@ class TestWhole:
             moved = positives - 0.01 * positives.grad
             after = descriptor_loss(anchors, moved, self.EXCLUDED, replace(options, temperature=0.2))
         assert after < loss
+
+
+class TestImitation:
+    def test_by_loops(self):
+        ours, theirs = (unit_vectors(7, 5, seed) for seed in (0, 1))
+        distances = [math.dist(a, b) for a, b in zip(ours.tolist(), theirs.tolist(), strict=True)]
+        assert imitation_loss(ours, theirs).item() == pytest.approx(sum(d**2 for d in distances) / 7)
+
+    def test_nothing_to_gain_from_the_teacher_itself(self):
+        vectors = unit_vectors(7, 5, 0)
+        assert imitation_loss(vectors, vectors) == 0
+
+
+class TestWeightOfTriplets:
+    def test_it_weighs_the_triplets_alone(self):
+        anchors, positives, excluded = unit_vectors(9, 6, 0), unit_vectors(9, 6, 1), some_excluded(9)
+        options = LossOptions(triplet=0.25, margin=1.2, second_order=0.5)
+        expected = 0.25 * triplet_by_loops(anchors, positives, excluded, 1.2)
+        expected += 0.5 * second_order_loss(anchors, positives, excluded).item()
+        assert descriptor_loss(anchors, positives, excluded, options).item() == pytest.approx(expected)
+
+    def test_all_weights_0(self):
+        anchors, positives = unit_vectors(4, 6, 0), unit_vectors(4, 6, 1)
+        assert descriptor_loss(anchors, positives, nothing_excluded(4), LossOptions(triplet=0)) == 0

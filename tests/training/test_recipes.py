@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from logpolar.sampling.patterns import LogPolar
@@ -48,6 +50,14 @@ def test_the_papers_code():
     assert (optimisation.optimiser, optimisation.momentum, optimisation.weight_decay) == ("sgd", 0.9, 1e-4)
     assert (optimisation.learning_rate, optimisation.schedule, optimisation.warm_up) == (10, "linear", 0)
     assert optimisation.averaging == 0
+
+
+def test_small_is_the_default_with_a_small_network_and_a_teacher():
+    default, small = RECIPES["default"], RECIPES["small"]
+    assert small.name == "logpolar-96-small"
+    assert small.network.multiply_adds <= 8e6 < default.network.multiply_adds
+    assert (small.distillation.teacher, small.distillation.wanted) == (default.name, True)
+    assert replace(small, name=default.name, network=default.network, distillation=default.distillation) == default
 
 
 def test_default_differs_where_it_should():

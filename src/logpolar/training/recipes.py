@@ -44,6 +44,6 @@ SMALL = replace(
     network=NetworkOptions(circular=True, dropout=0.0, channels=(16, 16, 32, 64, 128, 128), strides=(2, 1, 2, 1, 2, 1)),
     distillation=DistillationOptions(teacher=DEFAULT_MODEL),
 )
-"""A sixth of the default's multiply-adds or less: for machines without a GPU. It learns from the default model too."""
+"""A sixth of the default's multiply-adds: for machines without a GPU. It learns from the default model too."""
 
 RECIPES = {"default": DEFAULT, "paper": PAPER, "small": SMALL}
