@@ -122,7 +122,7 @@ def configs(options: argparse.Namespace) -> tuple[TrainingConfig, TrainingConfig
             run=run,
             data=data,
             sources=sources,
-            optimisation=replace(recipe.optimisation, steps=options.steps),
+            optimisation=replace(recipe.optimisation, steps=_steps(recipe, options.steps)),
         )
         for recipe, description, data, sources in (
             (DEFAULT, "Log-polar, lambda 96: the default.", mixed, SCENES + PHOTOS),
@@ -139,6 +139,11 @@ def configs(options: argparse.Namespace) -> tuple[TrainingConfig, TrainingConfig
     teacher = options.teacher or str(options.output / default.name / f"{default.name}.safetensors")
     small = replace(small, distillation=replace(small.distillation, teacher=teacher))
     return default, small, paper, cartesian
+
+
+def _steps(recipe: TrainingConfig, steps: int) -> int:
+    """What corresponds to ``steps`` of the default recipe."""
+    return steps * recipe.optimisation.steps // DEFAULT.optimisation.steps
 
 
 def main() -> None:

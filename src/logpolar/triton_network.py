@@ -24,10 +24,10 @@ _TAPS = tl.constexpr(16)  # of the 3 x 3 window of the first layer, filled up: m
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _first_layer(
-    patches: Any,
-    weights: Any,
-    biases: Any,
-    output: Any,
+    patches: tl.tensor,
+    weights: tl.tensor,
+    biases: tl.tensor,
+    output: tl.tensor,
     floor: tl.constexpr,
     height: tl.constexpr,
     width: tl.constexpr,
@@ -69,11 +69,11 @@ def _first_layer(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _layer(
-    values: Any,
-    weights: Any,
-    biases: Any,
-    output: Any,
-    pixels: Any,
+    values: tl.tensor,
+    weights: tl.tensor,
+    biases: tl.tensor,
+    output: tl.tensor,
+    pixels: tl.tensor,
     height: tl.constexpr,
     width: tl.constexpr,
     stride: tl.constexpr,

@@ -169,7 +169,8 @@ class TestTeacher:
 
     @pytest.mark.parametrize(("changes", "wanted"), [([], True), (["weight=0"], False), (["teacher="], False)])
     def test_can_be_turned_off(self, read, changes, wanted):
-        found = read(f'recipe = "small"\n{DATA}', *(f"distillation.{change}" for change in changes))
+        changes = ["loss.triplet=1", *(f"distillation.{change}" for change in changes)]
+        found = read(f'recipe = "small"\n{DATA}', *changes)
         assert found.distillation.wanted == wanted
 
     def test_nothing_to_learn(self, assert_refused, read):

@@ -18,7 +18,7 @@ from logpolar.training.options import (
 
 DEFAULT = TrainingConfig(
     name="logpolar-96",
-    sampling=LogPolar(outside="mean"),
+    sampling=LogPolar(inner_radius=0.5, outside="mean"),
     augmentation=AugmentationOptions(scale_jitter=0.7),
     loss=LossOptions(second_order=1.0),
     optimisation=OptimisationOptions(
@@ -41,9 +41,12 @@ PAPER = TrainingConfig(
 SMALL = replace(
     DEFAULT,
     name="logpolar-96-small",
-    network=NetworkOptions(circular=True, dropout=0.0, channels=(16, 16, 32, 64, 128, 128), strides=(2, 1, 2, 1, 2, 1)),
+    sampling=LogPolar(outside="mean"),
+    network=NetworkOptions(circular=True, dropout=0.0, channels=(32, 64, 64, 128, 128), strides=(2, 2, 1, 2, 1)),
+    loss=LossOptions(triplet=0.0),
     distillation=DistillationOptions(teacher=DEFAULT_MODEL),
+    optimisation=replace(DEFAULT.optimisation, steps=15000),
 )
-"""A sixth of the default's multiply-adds: for machines without a GPU. It learns from the default model too."""
+"""A fifth of the default's multiply-adds: for machines without a GPU. It imitates the default model, nothing else."""
 
 RECIPES = {"default": DEFAULT, "paper": PAPER, "small": SMALL}
