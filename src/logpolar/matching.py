@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from logpolar.defaults import DEFAULT_RATIO
 from logpolar.keypoints import FloatArray
 
-_BLOCK_BYTES = 64 * 2**20
-"""Memory for one block of the similarity matrix; the whole matrix is never built."""
+_BLOCK_BYTES = 32 * 2**20
+"""Memory for one block of the similarity matrix; the whole matrix is never built. Smaller blocks slow BLAS down."""
 
 
 @dataclass(frozen=True)
@@ -38,53 +38,64 @@ class Matches:
 def match_descriptors(first: FloatArray, second: FloatArray, options: MatchingOptions | None = None) -> Matches:
     """Match unit-length descriptors (N, D) and (M, D).
 
-    A match is a nearest neighbour in the second set that passes the ratio test and, with ``mutual``, whose own
-    nearest neighbour in the first set is the one it came from. Of equally near neighbours the first counts. Where
-    there is no second neighbour the ratio test passes. Matches are ordered by their row in the first set.
+    A match is a nearest neighbour in the second set that passes the ratio test and, with ``mutual``, to which nothing
+    in the first set is nearer. Of equally near neighbours the first counts. Where there is no second neighbour the
+    ratio test passes. Matches are ordered by their row in the first set.
     """
-    options = options or MatchingOptions()
     if len(first) == 0 or len(second) == 0:
-        return Matches(np.zeros((0, 2), np.int32), np.zeros(0, np.float32))
-    forward, backward = _nearest(first, second)
-    index = np.arange(len(first))
-    keep = np.ones(len(first), np.bool_)
-    if options.mutual:
-        keep &= backward[forward.index] == index
-    if options.ratio is not None:
-        keep &= forward.distance <= options.ratio * forward.second_distance
-    pairs = np.stack([index[keep], forward.index[keep]], axis=1).astype(np.int32)
-    return Matches(pairs, forward.distance[keep])
+        return no_matches()
+    return choose_matches(_nearest(first, second), options or MatchingOptions())
+
+
+def no_matches() -> Matches:
+    return Matches(np.zeros((0, 2), np.int32), np.zeros(0, np.float32))
 
 
 @dataclass(frozen=True, eq=False)
-class _Neighbours:
+class Neighbours:
+    """Of each row of the first set the nearest in the second, its product and that of the next nearest, -inf if there
+    is none; of each row of the second set the largest product with any row of the first."""
+
     index: NDArray[np.intp]
-    distance: FloatArray
-    second_distance: FloatArray
+    best: FloatArray
+    runner_up: FloatArray
+    back_best: FloatArray
 
 
-def _nearest(first: FloatArray, second: FloatArray) -> tuple[_Neighbours, NDArray[np.intp]]:
-    """Two nearest neighbours of each row of ``first``, and the nearest of each row of ``second``."""
+def choose_matches(found: Neighbours, options: MatchingOptions) -> Matches:
+    """The matches among nearest neighbours."""
+    distance, second_distance = _distance(found.best), _distance(found.runner_up)
+    keep = np.ones(len(found.index), np.bool_)
+    if options.mutual:
+        keep &= found.best >= found.back_best[found.index]
+        candidates = np.flatnonzero(keep)
+        _, firsts = np.unique(found.index[candidates], return_index=True)  # the same descriptor twice: the first row
+        keep[:] = False
+        keep[candidates[firsts]] = True
+    if options.ratio is not None:
+        keep &= distance <= options.ratio * second_distance
+    rows = np.flatnonzero(keep)
+    return Matches(np.stack([rows, found.index[rows]], axis=1).astype(np.int32), distance[rows])
+
+
+def _nearest(first: FloatArray, second: FloatArray) -> Neighbours:
     rows = max(_BLOCK_BYTES // (4 * len(second)), 1)
     index = np.empty(len(first), np.intp)
     best, runner_up = np.empty(len(first), np.float32), np.empty(len(first), np.float32)
-    back_index = np.zeros(len(second), np.intp)
     back_best = np.full(len(second), -np.inf, np.float32)
+    turned = np.ascontiguousarray(second, np.float32).T
+    whole = np.empty((min(rows, len(first)), len(second)), np.float32)
     for start in range(0, len(first), rows):
-        block = first[start : start + rows] @ second.T
-        stop = start + len(block)
-        strongest = block.argmax(axis=0)
-        values = block[strongest, np.arange(len(second))]
-        better = values > back_best
-        back_index[better] = strongest[better] + start
-        back_best[better] = values[better]
-
-        here = np.arange(len(block))
-        index[start:stop] = block.argmax(axis=1)
-        best[start:stop] = block[here, index[start:stop]]
-        block[here, index[start:stop]] = -np.inf
-        runner_up[start:stop] = block.max(axis=1)
-    return _Neighbours(index, _distance(best), _distance(runner_up)), back_index
+        part = np.ascontiguousarray(first[start : start + rows], np.float32)
+        block = np.matmul(part, turned, out=whole[: len(part)])
+        # The largest of each column will do; to find its row as well takes ten times as long.
+        np.maximum(back_best, block.max(axis=0), out=back_best)
+        here, there = np.arange(len(block)), slice(start, start + len(block))
+        index[there] = block.argmax(axis=1)
+        best[there] = block[here, index[there]]
+        block[here, index[there]] = -np.inf
+        runner_up[there] = block.max(axis=1)
+    return Neighbours(index, best, runner_up, back_best)
 
 
 def _distance(similarity: FloatArray) -> FloatArray:
