@@ -8,8 +8,10 @@ import warnings
 
 import onnx
 import torch
+from onnxscript import optimizer
 
 from logpolar.network import DescriptorNetwork
+from logpolar.onnx_graphs import leave_out
 
 _OPSET = 18
 
@@ -43,6 +45,10 @@ def export_graph(network: DescriptorNetwork, card: str = "") -> bytes:
     finally:
         exporter_log.setLevel(previous)
     assert program is not None
+    # What depends on no input is computed now, the weights themselves excepted: a runtime folds a batch normalisation
+    # into its convolution only if it finds plain constants there.
+    optimizer.fold_constants(program.model)
+    optimizer.remove_unused_nodes(program.model)
     graph = program.model_proto
     _strip(graph, set() if card else set(network.state_dict()))
     del graph.metadata_props[:]
@@ -61,10 +67,5 @@ def _strip(model: onnx.ModelProto, weights: set[str]) -> None:
         del value.metadata_props[:]
     for tensor in model.graph.initializer:
         del tensor.metadata_props[:]
-        if tensor.name not in weights:
-            continue
-        for content in ("raw_data", "float_data"):
-            tensor.ClearField(content)
-        tensor.data_location = onnx.TensorProto.EXTERNAL
-        del tensor.external_data[:]
-        tensor.external_data.add(key="location", value="weights")
+        if tensor.name in weights:
+            leave_out(tensor)

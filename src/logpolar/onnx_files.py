@@ -30,8 +30,9 @@ from logpolar.sampling import Pattern, sample_patches
 
 try:
     import onnx
-    from onnx import TensorProto, compose, helper, numpy_helper
+    from onnx import TensorProto, compose, helper
 
+    from logpolar.onnx_graphs import filled_graph
     from logpolar.sampling.onnx_arrays import Graph, OnnxArray
     from logpolar.sampling.onnx_lookup import make_pyramid, sample
 except ImportError as missing:
@@ -53,12 +54,12 @@ _END_TO_END_WORDS = (
 
 def network_file(model: Model) -> bytes:
     """The ONNX file of the network alone."""
-    return _described(_filled_graph(model), model, _NETWORK_WORDS)
+    return _described(_checked_graph(model), model, _NETWORK_WORDS)
 
 
 def end_to_end_file(model: Model) -> bytes:
     """The ONNX file of sampler and network."""
-    network = compose.add_prefix(_filled_graph(model), "network_")
+    network = compose.add_prefix(_checked_graph(model), "network_")
     graph = Graph()
     descriptors = _describe_in_chunks(graph, model.sampling, network.graph)
     graph.nodes.append(helper.make_node("Identity", [descriptors.name], ["descriptors"]))
@@ -117,14 +118,9 @@ def _describe_in_chunks(graph: Graph, pattern: Pattern, network: onnx.GraphProto
     return graph.node("Slice", filled, graph.integers(0), count)
 
 
-def _filled_graph(model: Model) -> onnx.ModelProto:
-    """The graph of the model file with the weights in their places."""
+def _checked_graph(model: Model) -> onnx.ModelProto:
     OnnxRuntime(model, threads=1)  # refuses graphs and weights that do not fit each other
-    file = onnx.load_model_from_string(model.graph)
-    for tensor in file.graph.initializer:
-        if tensor.name in model.weights:
-            tensor.CopyFrom(numpy_helper.from_array(model.weights[tensor.name], tensor.name))
-    return file
+    return filled_graph(model)
 
 
 def _described(file: onnx.ModelProto, model: Model, convention: str) -> bytes:
