@@ -8,6 +8,8 @@ import cv2
 import h5py
 import numpy as np
 
+from logpolar.models import load_model, shipped_models
+
 
 def assert_one_error(result, *words: str) -> None:
     """A command ended with exit code 2 and one line on stderr that holds these words."""
@@ -41,3 +43,8 @@ def assert_same_content(one: Path, other: Path) -> None:
     assert ours.keys() == theirs.keys()
     for name, values in ours.items():
         np.testing.assert_array_equal(values, theirs[name], err_msg=name)
+
+
+def trained_models() -> list[str]:
+    """The shipped models that torch can run: those that are not variants in fewer bits."""
+    return [name for name in shipped_models() if load_model(name).card.variant is None]

@@ -65,7 +65,9 @@ class TestEndToEnd:
         image = np.clip(cv2.resize(gray, shape[::-1], interpolation=cv2.INTER_CUBIC), 0, 1)
         keypoints = random_keypoints(16, image)
         expected = Extractor(model, max_size=None).extract(image, keypoints).descriptors
-        np.testing.assert_allclose(describe(session, image, keypoints), expected, atol=1e-3)
+        # In 8 bit the smallest difference of two samplers may round otherwise.
+        tolerance = 1e-2 if model.card.variant else 1e-3
+        np.testing.assert_allclose(describe(session, image, keypoints), expected, atol=tolerance)
 
     @pytest.mark.parametrize("count", [0, 1, 32, 33, 4097])
     def test_any_number_of_keypoints(self, small, small_session, gray, count):

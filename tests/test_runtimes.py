@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from helpers import trained_models
 from logpolar.defaults import DEFAULT_MODEL
 from logpolar.detection import SiftDetector
 from logpolar.errors import LogpolarError, MissingExtraError
-from logpolar.models import load_model, shipped_models
+from logpolar.models import load_model
 from logpolar.runtimes import RUNTIME_NAMES, OnnxRuntime, TorchRuntime, open_runtime
 from logpolar.sampling import sample_patches
 
@@ -47,7 +48,7 @@ class TestAgreement:
         np.testing.assert_allclose(first, second, atol=1e-4)
         np.testing.assert_allclose(np.linalg.norm(first, axis=1), 1, atol=1e-5)
 
-    @pytest.mark.parametrize("name", shipped_models())
+    @pytest.mark.parametrize("name", trained_models())
     def test_every_shipped_model(self, patches, name):
         model = load_model(name)
         first, second = (open_runtime(model, kind).describe(patches[:20]) for kind in ("onnxruntime", "torch"))

@@ -13,7 +13,10 @@ DEFAULT_MAX_SIZE = 1600
 DEFAULT_RATIO = 0.9
 """Ratio test: largest accepted best distance over second best."""
 
-RuntimeName: TypeAlias = Literal["onnxruntime", "torch", "cuda"]
-RUNTIME_NAMES: tuple[RuntimeName, ...] = ("onnxruntime", "torch", "cuda")
+RuntimeName: TypeAlias = Literal["onnxruntime", "openvino", "torch", "cuda"]
+RUNTIME_NAMES: tuple[RuntimeName, ...] = ("onnxruntime", "openvino", "torch", "cuda")
 
 DESCRIPTOR_SIZE = 128
+
+FILE_ENDINGS = (".h5", ".hdf5")
+"""Of correspondence files."""

@@ -5,10 +5,13 @@ normalisation float32), its metadata hold
 
     format   "logpolar-model"
     version  "3"
-    card     JSON: name, description, sampling, network, training, figures, licence
+    card     JSON: name, description, sampling, network, training, figures, licence; of a variant also what it is one of
     graph    base64: the ONNX graph of the network, its weights left out: they are the tensors of this file
 
-so weights cannot be run with the wrong patches, nor torch and onnxruntime with different weights. No pickles.
+A variant in fewer bits (``logpolar.quantisation``) has the weights of its own graph, int8 ones as int8, and one more
+tensor, ``check``: descriptors of known patches, which a runtime must reproduce before it is let loose on others.
+
+So weights cannot be run with the wrong patches, nor torch and onnxruntime with different weights. No pickles.
 
 Version 2 is read as well: its cards say nothing of channels and strides, for all its networks had the default ones.
 """
@@ -22,9 +25,10 @@ import math
 from dataclasses import asdict, dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as safetensors_bytes
 
@@ -40,6 +44,13 @@ if TYPE_CHECKING:
 _FORMAT, _VERSION = "logpolar-model", "3"
 _READABLE = ("2", "3")
 _SUFFIX = ".safetensors"
+_CHECK = "check"
+
+Weights: TypeAlias = dict[str, NDArray[Any]]
+"""float32, and in an int8 variant also int8, uint8 and int32."""
+
+Precision: TypeAlias = Literal["float32", "bfloat16", "int8"]
+PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16", "int8")
 
 
 class PatchSizeError(ValueError):
@@ -115,6 +126,20 @@ def _check_layers(channels: Any, strides: Any) -> None:
 
 
 @dataclass(frozen=True)
+class Variant:
+    """What tells a variant from the model it was made of."""
+
+    precision: Precision  # of the arithmetic
+    parent: str  # the model's name
+    parent_hash: str  # SHA-256 of its file
+    calibration: dict[str, Any] = field(default_factory=dict)  # patches that ranges were fitted to, and their source
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS[1:]:
+            raise ValueError(f"unknown precision {self.precision!r} (known: {', '.join(PRECISIONS[1:])})")
+
+
+@dataclass(frozen=True)
 class ModelCard:
     """What a model is, what it was trained on and what was measured."""
 
@@ -125,33 +150,48 @@ class ModelCard:
     training: dict[str, Any] = field(default_factory=dict)  # data and their sources, recipe, seed, versions
     figures: dict[str, Any] = field(default_factory=dict)  # measured results, each with its N
     licence: str = "Apache-2.0"
+    variant: Variant | None = None  # None: the trained model itself, in float32
 
     def __post_init__(self) -> None:
         if (self.sampling.rows, self.sampling.columns) != (self.network.rows, self.network.columns):
             raise ValueError("the network's patch size is not that of the sampling pattern")
 
+    @property
+    def precision(self) -> Precision:
+        return self.variant.precision if self.variant else "float32"
+
     def to_json(self, indent: int | None = None) -> str:
-        return json.dumps({**asdict(self), "sampling": pattern_to_dict(self.sampling)}, indent=indent)
+        values = {**asdict(self), "sampling": pattern_to_dict(self.sampling)}
+        if self.variant is None:
+            del values["variant"]
+        return json.dumps(values, indent=indent)
 
     @classmethod
     def from_json(cls, text: str) -> ModelCard:
         """The inverse of ``to_json``; raises ``ValueError`` for anything else."""
         values = json.loads(text)
+        if isinstance(values, dict):
+            values.setdefault("variant", None)
         check_entries(values, cls, "card")
         if not isinstance(values["training"], dict) or not isinstance(values["figures"], dict):
             raise ValueError("the card's training and figures must be tables")
         network, sampling = NetworkOptions.from_dict(values.pop("network")), pattern_from_dict(values.pop("sampling"))
-        return cls(network=network, sampling=sampling, **values)
+        variant = values.pop("variant")
+        if variant is not None:
+            check_entries(variant, Variant, "card's variant")
+            variant = Variant(**variant)
+        return cls(network=network, sampling=sampling, variant=variant, **values)
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A loaded model: card, weights in float32, the ONNX graph without weights, and the hash of the file."""
+    """A loaded model: card, weights, the ONNX graph without weights, and the hash of the file."""
 
     card: ModelCard
-    weights: dict[str, FloatArray]
+    weights: Weights
     graph: bytes
     digest: str  # SHA-256 of the model file
+    check: FloatArray | None = None  # of a variant: descriptors (K, 128) of the patches of ``logpolar.runtimes``
 
     @property
     def name(self) -> str:
@@ -163,6 +203,11 @@ class Model:
 
     def network(self) -> DescriptorNetwork:
         """The network in torch, ready to describe."""
+        if self.card.variant:
+            raise ModelError(
+                f"model '{self.name}': torch does not run {self.card.precision} variants; take its parent "
+                f"'{self.card.variant.parent}', or the runtime onnxruntime or openvino"
+            )
         try:
             import torch
 
@@ -202,6 +247,9 @@ def save_model(path: str | Path, network: DescriptorNetwork, card: ModelCard) ->
     """Write a model file: the network's weights as float16, its graph, and the card."""
     from logpolar.onnx_export import export_graph
 
+    if card.variant:
+        raise ValueError("a network in torch is no variant; save_variant writes those")
+
     weights = {
         # The statistics of the batch normalisation are few and may be small: they stay in float32. The memory layout
         # must be the plain one, which a network trained in channels-last order does not have.
@@ -209,13 +257,31 @@ def save_model(path: str | Path, network: DescriptorNetwork, card: ModelCard) ->
         for name, values in network.state_dict().items()
         if not name.endswith("num_batches_tracked")
     }
+    _write(path, weights, card, export_graph(network))
+
+
+def save_variant(path: str | Path, weights: Weights, graph: bytes, card: ModelCard, check: FloatArray) -> None:
+    """Write the model file of a variant: its weights, the graph that uses them, the card, the check."""
+    if card.variant is None:
+        raise ValueError("the card says of no model that this is a variant of it")
+    _write(path, {**_halved(weights), _CHECK: check}, card, graph)
+
+
+def _halved(weights: Weights) -> Weights:
+    """In half precision where nothing is lost by that."""
+    halves = {name: values.astype(np.float16) for name, values in weights.items() if values.dtype == np.float32}
+    exact = {name: half for name, half in halves.items() if np.array_equal(half.astype(np.float32), weights[name])}
+    return {**weights, **exact}
+
+
+def _write(path: str | Path, tensors: Weights, card: ModelCard, graph: bytes) -> None:
     metadata = {
         "format": _FORMAT,
         "version": _VERSION,
         "card": card.to_json(),
-        "graph": base64.b64encode(export_graph(network)).decode(),
+        "graph": base64.b64encode(graph).decode(),
     }
-    write_whole(Path(path), _in_order(safetensors_bytes(weights, metadata)))
+    write_whole(Path(path), _in_order(safetensors_bytes(tensors, metadata)))
 
 
 def _in_order(content: bytes) -> bytes:
@@ -234,7 +300,7 @@ def _read(path: Path, source: str) -> Model:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             _check_metadata(metadata, source)
-            weights = {name: file.get_tensor(name).astype(np.float32) for name in file.keys()}  # noqa: SIM118
+            weights = {name: _as_run(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, TypeError) as error:
         raise ModelError(f"{source}: not a safetensors file, or a damaged one ({error})") from error
     try:
@@ -244,7 +310,15 @@ def _read(path: Path, source: str) -> Model:
         raise ModelError(f"{source}: damaged model file: {error}") from error
     if not all(np.isfinite(values).all() for values in weights.values()):
         raise ModelError(f"{source}: some of the weights are not finite")
-    return Model(card, weights, graph, hashlib.sha256(path.read_bytes()).hexdigest())
+    check = weights.pop(_CHECK, None)
+    if card.variant and (check is None or check.ndim != 2):
+        raise ModelError(f"{source}: a variant without descriptors to check it by")
+    return Model(card, weights, graph, hashlib.sha256(path.read_bytes()).hexdigest(), check)
+
+
+def _as_run(values: NDArray[Any]) -> NDArray[Any]:
+    """Stored in half precision, run in single; integers are what they are."""
+    return values.astype(np.float32) if np.issubdtype(values.dtype, np.floating) else values
 
 
 def _check_metadata(metadata: dict[str, str], source: str) -> None:

@@ -1,16 +1,27 @@
-"""Runtimes: patches in, descriptors out. onnxruntime by default, torch on CPU or GPU if it is installed."""
+"""Runtimes: patches in, descriptors out. onnxruntime by default, OpenVINO and torch if they are installed.
+
+Chunks and threads were chosen by measurement (docs/performance.md): small chunks, whose values stay in the processor's
+cache, and in OpenVINO one stream of chunks for each thread.
+"""
 
 from __future__ import annotations
 
+import os
+import warnings
 from abc import ABC, abstractmethod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from logpolar.defaults import DESCRIPTOR_SIZE, RUNTIME_NAMES, RuntimeName
 from logpolar.errors import LogpolarError, MissingExtraError, ModelError
 from logpolar.keypoints import FloatArray
 from logpolar.models import Model, NetworkOptions
+
+CHECK_COUNT = 8
+"""Patches that a variant is checked with when it is opened."""
+
+_CHECK_TOLERANCE = 0.02
+"""Largest distance to the descriptors that the file of a variant states."""
 
 
 class Runtime(ABC):
@@ -21,13 +32,17 @@ class Runtime(ABC):
     def describe(self, patches: FloatArray) -> FloatArray:
         """Descriptors (N, 128) of patches (N, rows, columns). They do not depend on what else is in the batch."""
         patches = np.ascontiguousarray(patches, np.float32)
-        starts = range(0, len(patches), self.chunk)
-        parts = [self._run(patches[start : start + self.chunk]) for start in starts]
-        return np.concatenate(parts) if parts else np.zeros((0, DESCRIPTOR_SIZE), np.float32)
+        chunks = [patches[start : start + self.chunk] for start in range(0, len(patches), self.chunk)]
+        return np.concatenate(self._run(chunks)) if chunks else np.zeros((0, DESCRIPTOR_SIZE), np.float32)
 
     @abstractmethod
-    def _run(self, patches: FloatArray) -> FloatArray:
-        """Descriptors of at most ``chunk`` patches."""
+    def _run(self, chunks: list[FloatArray]) -> list[FloatArray]:
+        """Descriptors of chunks, each of at most ``chunk`` patches."""
+
+    def _filled(self, patches: FloatArray) -> FloatArray:
+        """A chunk filled up, for those that want every run to have the same shape."""
+        padding = ((0, self.chunk - len(patches)), (0, 0), (0, 0))
+        return np.asarray(np.pad(patches, padding), np.float32)
 
 
 class OnnxRuntime(Runtime):
@@ -36,6 +51,11 @@ class OnnxRuntime(Runtime):
     def __init__(self, model: Model, chunk: int = 32, threads: int = 0) -> None:
         import onnxruntime
 
+        if model.card.precision == "bfloat16":
+            raise ModelError(
+                f"model '{model.name}': onnxruntime has no bfloat16 on a CPU; choose the runtime openvino "
+                "(pip install 'logpolar[openvino]')"
+            )
         self.chunk = chunk
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
@@ -49,9 +69,61 @@ class OnnxRuntime(Runtime):
         described = self._session.get_modelmeta().custom_metadata_map.get("network", "null")
         if not _is_of(described, model.card.network):
             raise ModelError(f"model '{model.name}': its graph is not that of the network its card describes")
+        _check_variant(model, self)
 
-    def _run(self, patches: FloatArray) -> FloatArray:
-        return np.asarray(self._session.run(None, {"patches": patches})[0], np.float32)
+    def _run(self, chunks: list[FloatArray]) -> list[FloatArray]:
+        return [np.asarray(self._session.run(None, {"patches": patches})[0], np.float32) for patches in chunks]
+
+
+class OpenVinoRuntime(Runtime):
+    """OpenVINO on the CPU: as many chunks at a time as there are ``threads``, 0 for all cores."""
+
+    def __init__(self, model: Model, chunk: int = 32, threads: int = 0) -> None:
+        try:
+            import openvino
+
+            from logpolar.onnx_graphs import filled_graph
+        except ImportError as error:
+            raise MissingExtraError("the OpenVINO runtime", "openvino") from error
+        self.chunk = chunk
+        core = openvino.Core()
+        precision = model.card.precision
+        if precision == "bfloat16" and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+            warnings.warn(
+                f"this processor has no bfloat16: model '{model.name}' runs in float32, slower, like its parent",
+                stacklevel=2,
+            )
+            precision = "float32"
+        threads = threads or _cores()
+        options = {
+            "NUM_STREAMS": threads,
+            "INFERENCE_NUM_THREADS": threads,
+            # What is not in 8 bit in an int8 variant is float32, as its convention says.
+            "INFERENCE_PRECISION_HINT": "bf16" if precision == "bfloat16" else "f32",
+        }
+        rows, columns = model.card.network.rows, model.card.network.columns
+        try:
+            graph = core.read_model(filled_graph(model).SerializeToString())
+            graph.reshape([chunk, rows, columns])
+            compiled = core.compile_model(graph, "CPU", options)
+        except Exception as error:  # RuntimeError for most, google.protobuf's for a graph that is none
+            raise ModelError(f"model '{model.name}': OpenVINO cannot load its graph ({error})") from error
+        self._requests = [compiled.create_infer_request() for _ in range(threads)]
+        _check_variant(model, self)
+
+    def _run(self, chunks: list[FloatArray]) -> list[FloatArray]:
+        descriptors: list[FloatArray] = []
+        count = len(self._requests)
+        filled = [patches if len(patches) == self.chunk else self._filled(patches) for patches in chunks]
+        for number in range(len(chunks) + count):
+            request = self._requests[number % count]
+            if number >= count and number - count < len(chunks):
+                request.wait()
+                found = request.get_output_tensor(0).data[: len(chunks[number - count])]
+                descriptors.append(np.array(found, np.float32))
+            if number < len(chunks):
+                request.start_async([filled[number]], share_inputs=True)
+        return descriptors
 
 
 def _is_of(described: str, network: NetworkOptions) -> bool:
@@ -82,9 +154,11 @@ class TorchRuntime(Runtime):
         self._device = torch.device(device)
         self._network = model.network().to(self._device)
 
-    def _run(self, patches: FloatArray) -> FloatArray:
-        padding = ((0, self.chunk - len(patches)), (0, 0), (0, 0))
-        filled: NDArray[np.float32] = np.pad(patches, padding)
+    def _run(self, chunks: list[FloatArray]) -> list[FloatArray]:
+        return [self._run_one(patches) for patches in chunks]
+
+    def _run_one(self, patches: FloatArray) -> FloatArray:
+        filled = self._filled(patches)
         # Full float32 on the GPU as well: TF32, which torch allows by default, would show in the third digit.
         with self._torch.inference_mode(), self._torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
             descriptors = self._network(self._torch.from_numpy(filled).to(self._device))
@@ -92,9 +166,44 @@ class TorchRuntime(Runtime):
 
 
 def open_runtime(model: Model, name: RuntimeName = "onnxruntime", threads: int = 0) -> Runtime:
-    """The runtime of that name: ``"onnxruntime"``, ``"torch"`` (CPU) or ``"cuda"`` (torch on the GPU)."""
+    """The runtime of that name: ``"onnxruntime"``, ``"openvino"``, ``"torch"`` (CPU) or ``"cuda"`` (torch, GPU)."""
     if name == "onnxruntime":
         return OnnxRuntime(model, threads=threads)
+    if name == "openvino":
+        return OpenVinoRuntime(model, threads=threads)
     if name in ("torch", "cuda"):
         return TorchRuntime(model, device="cpu" if name == "torch" else "cuda", threads=threads)
     raise LogpolarError(f"unknown runtime '{name}' (known: {', '.join(RUNTIME_NAMES)})")
+
+
+def runtime_for(model: Model) -> RuntimeName:
+    """The runtime for whoever did not choose: onnxruntime, which is always there, if it can run the model."""
+    return "openvino" if model.card.precision == "bfloat16" else "onnxruntime"
+
+
+def check_patches(rows: int, columns: int) -> FloatArray:
+    """Patches (8, rows, columns) of waves and edges, the same on every machine, to check variants with."""
+    y, x = np.meshgrid(np.arange(rows) / rows, np.arange(columns) / columns, indexing="ij")
+    number = np.arange(CHECK_COUNT)[:, None, None]
+    waves = np.sin((2 + number) * np.pi * (x + 2 * y) + number) + np.sin(3 * np.pi * (number * x - y))
+    edges = np.sign(np.sin((1 + number) * np.pi * y + 5 * x))
+    return np.asarray(0.5 + 0.1 * waves + 0.15 * (number % 2) * edges, np.float32)
+
+
+def _check_variant(model: Model, runtime: Runtime) -> None:
+    """Refuse to run a variant whose descriptors come out otherwise than its file says: the figures of its card would
+    not hold. Processors without instructions for 8 bit products may let sums overflow, for example."""
+    if model.check is None or model.card.variant is None:
+        return
+    found = runtime.describe(check_patches(model.card.network.rows, model.card.network.columns))
+    distance = float(np.abs(np.linalg.norm(found - model.check, axis=1)).max()) if len(model.check) else 0.0
+    if not distance <= _CHECK_TOLERANCE:
+        raise ModelError(
+            f"model '{model.name}': this processor does not compute {model.card.precision} as its file says "
+            f"(off by {distance:.2g}); use '{model.card.variant.parent}' instead"
+        )
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -28,8 +28,8 @@ def _nearest(first: Tensor, second: Tensor) -> Neighbours:
     rows = max(_BLOCK_VALUES // len(second), 1)
     back_best = torch.full((len(second),), -torch.inf, device=second.device)
     index, best, runner_up = [], [], []
-    for part in first.split(rows):
-        block = part @ second.T
+    for start in range(0, len(first), rows):
+        block = first[start : start + rows] @ second.T
         torch.maximum(back_best, block.amax(dim=0), out=back_best)
         largest, where = block.max(dim=1)
         # Of equal values max may return any: the first is wanted.

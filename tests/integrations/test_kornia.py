@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import torch
 
+from helpers import trained_models
 from logpolar.detection import SiftDetector
 from logpolar.errors import ImageError, KeypointError
 from logpolar.extraction import Extractor
 from logpolar.images import to_gray
 from logpolar.integrations.kornia import LogPolarDescriptor
 from logpolar.keypoints import Keypoints, frame_circle
-from logpolar.models import Model, ModelCard, NetworkOptions, load_model, shipped_models
+from logpolar.models import Model, ModelCard, NetworkOptions, load_model
 from logpolar.network import DescriptorNetwork
 from logpolar.sampling import Cartesian, LogPolar, sample_patches
 
@@ -98,7 +99,7 @@ class TestFrames:
 
 
 class TestDescriptors:
-    @pytest.mark.parametrize("name", shipped_models())
+    @pytest.mark.parametrize("name", trained_models())
     def test_are_the_library_s(self, name, gray, image):
         keypoints = random_keypoints(60, -100, 600, 200)
         expected = Extractor(name, max_size=None).extract(gray, keypoints).descriptors

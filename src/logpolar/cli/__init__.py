@@ -23,6 +23,7 @@ from logpolar.cli.match import match
 from logpolar.cli.match_features import match_features
 from logpolar.cli.models import models
 from logpolar.cli.patches import patches
+from logpolar.cli.quantise import quantise
 from logpolar.cli.sfm import sfm
 from logpolar.cli.train import ablate, recipe, train
 from logpolar.errors import LogpolarError, in_words
@@ -69,6 +70,7 @@ for _command in (
     patches,
     models,
     export,
+    quantise,
     dataset,
     recipe,
     train,

@@ -13,13 +13,12 @@ import click
 from logpolar.cli.options import continuing, jobs_option
 from logpolar.cli.settings import make_settings, settings_options
 from logpolar.datasets.options import PhotoOptions, SceneOptions
+from logpolar.defaults import FILE_ENDINGS
 from logpolar.errors import LogpolarError
 
 if TYPE_CHECKING:
     from logpolar.datasets.building import BuildReport
     from logpolar.datasets.files import CorrespondenceFile
-
-FILE_ENDINGS = (".h5", ".hdf5")
 
 overwrite_option = click.option("--overwrite", is_flag=True, help="Start anew instead of continuing an existing file.")
 

@@ -9,7 +9,7 @@ import click
 from logpolar.errors import LogpolarError
 from logpolar.outputs import check_output, write_whole
 
-_TOLERANCE = 1e-3
+_TOLERANCE, _INT8_TOLERANCE = 1e-3, 1e-2  # in 8 bit the smallest difference of two samplers may round otherwise
 
 
 @click.command(
@@ -34,7 +34,7 @@ def export(model: str, output: Path, end_to_end: bool) -> None:
     loaded = load_model(model)
     content = (end_to_end_file if end_to_end else network_file)(loaded)
     difference = largest_difference(loaded, content, end_to_end)
-    if not difference < _TOLERANCE:
+    if not difference < (_INT8_TOLERANCE if loaded.card.variant else _TOLERANCE):
         raise LogpolarError(f"{model}: the file would differ from the library by {difference:.1e}; nothing was written")
     write_whole(output, content)
     what = "image, keypoints -> descriptors" if end_to_end else "patches -> descriptors"

@@ -35,6 +35,8 @@ def models(model: tuple[str, ...], as_json: bool) -> None:
         )
         click.echo(f"  network: {cost}")
         click.echo(f"  data: {card.training.get('data', 'not stated')}")
+        if card.variant:
+            click.echo(f"  variant: {card.precision}, of {card.variant.parent} ({card.variant.parent_hash[:16]}...)")
         for title, figures in card.figures.items():
             click.echo(f"  {title}: {_in_words(figures)}")
         click.echo(f"  licence: {card.licence}; SHA-256 {each.digest[:16]}...")

@@ -77,7 +77,7 @@ _DESCRIPTION = (
         type=click.Choice(RUNTIME_NAMES),
         default=RUNTIME_NAMES[0],
         show_default=True,
-        help="What runs the network; torch and cuda need the extra 'torch'.",
+        help="What runs the network; openvino, and torch and cuda, need the extras 'openvino' and 'torch'.",
     ),
 )
 

@@ -51,6 +51,7 @@ from logpolar.evaluation.descriptors.whole_features import WholeFeature
 from logpolar.evaluation.pairs import Describe
 from logpolar.extraction import Extractor
 from logpolar.models import Model, load_model, shipped_models
+from logpolar.runtimes import runtime_for
 from logpolar.sampling.patterns import pattern_to_dict
 
 _LABELS = {
@@ -155,7 +156,7 @@ def _open_model(spec: Spec, device: str) -> Descriptor:
 
 def _model_describer(model: Model, spec: Spec, device: str) -> Describe:
     if device == "cpu":
-        extractor = Extractor(model, max_size=None)
+        extractor = Extractor(model, max_size=None, runtime=runtime_for(model))
         return lambda view, keypoints: extractor.extract(view, keypoints).descriptors
     network = model.network()
     import torch  # is there: the network is made of it

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from logpolar.errors import ModelError
+from logpolar.models import Model, ModelCard, NetworkOptions, load_model, save_model
+from logpolar.network import DescriptorNetwork
+from logpolar.onnx_graphs import filled_graph
+from logpolar.quantisation import to_int8
+from logpolar.runtimes import OnnxRuntime, OpenVinoRuntime, check_patches, open_runtime, runtime_for
+from logpolar.sampling import LogPolar
+from logpolar.variants import calibration_patches, make_variant
+
+OPTIONS = NetworkOptions(8, 16, circular=True)
+CARD = ModelCard("tiny", "A test.", LogPolar(40, 8, 16), OPTIONS, {"data": "none"}, {"old": {"fpr95": 0.5}})
+
+
+@pytest.fixture(scope="module")
+def patches():
+    random = np.random.default_rng(0)
+    smooth = np.cumsum(random.normal(size=(600, 8, 16)), axis=2) / 8
+    return (0.5 + 0.1 * smooth).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory, patches):
+    torch.manual_seed(0)
+    network = DescriptorNetwork(OPTIONS)
+    for _ in range(20):  # moves the statistics of the batch normalisation to where they belong
+        network(torch.from_numpy(patches))
+    path = tmp_path_factory.mktemp("model") / "tiny.safetensors"
+    save_model(path, network.eval(), CARD)
+    return load_model(path)
+
+
+@pytest.fixture(scope="module")
+def int8(model, patches, tmp_path_factory):
+    path = tmp_path_factory.mktemp("variant") / "tiny-int8.safetensors"
+    return make_variant(path, model, "int8", patches, "noise")
+
+
+class TestInt8:
+    def test_descriptors_stay_close(self, model, int8, patches):
+        expected, found = (OnnxRuntime(each).describe(patches[450:]) for each in (model, int8))
+        cosine = (expected * found).sum(axis=1)
+        assert cosine.min() > 0.98
+        assert cosine.mean() > 0.997
+        assert np.abs(expected - found).max() > 1e-5  # it is another arithmetic
+
+    def test_runtimes_agree(self, int8, patches):
+        first, second = OnnxRuntime(int8).describe(patches[:40]), OpenVinoRuntime(int8).describe(patches[:40])
+        assert (first * second).sum(axis=1).min() > 0.999
+
+    def test_all_convolutions_but_the_first_have_8_bit_weights(self, int8):
+        graph = onnx.load_model_from_string(int8.graph)
+        count = sum(node.op_type == "Conv" for node in graph.graph.node)
+        assert count == 7
+        weights = [values for values in int8.weights.values() if values.ndim == 4]
+        assert sorted(values.dtype.name for values in weights) == ["float32", *["int8"] * 6]
+        assert not any(node.op_type == "BatchNormalization" for node in graph.graph.node)
+
+    def test_weights_are_rounded_to_the_nearest_step(self, model, int8):
+        file = filled_graph(int8)
+        constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in file.graph.initializer}
+        variance = model.weights["head_norm.running_var"].astype(np.float64)
+        folded = model.weights["head.weight"] / np.sqrt(variance + 1e-5).reshape(-1, 1, 1, 1)
+        scale = constants["head.weight.scale"].reshape(-1, 1, 1, 1)
+        np.testing.assert_allclose(constants["head.weight"] * scale, folded, atol=0.5001 * scale.max())
+
+    def test_the_same_twice(self, model, patches):
+        first, second = to_int8(model, patches), to_int8(model, patches)
+        assert first[1] == second[1]
+        assert all(np.array_equal(values, second[0][name]) for name, values in first[0].items())
+
+    def test_card(self, model, int8):
+        card = int8.card
+        assert card.name == "tiny-int8"
+        assert card.precision == "int8"
+        assert (card.variant.parent, card.variant.parent_hash) == ("tiny", model.digest)
+        assert card.variant.calibration == {"patches": 450, "source": "noise"}
+        assert card.sampling == model.card.sampling
+        assert list(card.figures) == ["cosine with tiny"]  # nothing that was measured of the parent
+        assert 0.99 < card.figures["cosine with tiny"]["average"] < 1
+        assert ModelCard.from_json(card.to_json()) == card
+
+    def test_a_variant_of_a_variant(self, int8, patches, tmp_path):
+        with pytest.raises(ModelError, match="tiny"):
+            make_variant(tmp_path / "again.safetensors", int8, "int8", patches, "noise")
+
+    def test_torch_does_not_run_it(self, int8):
+        with pytest.raises(ModelError, match="tiny"):
+            open_runtime(int8, "torch")
+
+
+@pytest.fixture(scope="module")
+def variant(model, patches, tmp_path_factory):
+    path = tmp_path_factory.mktemp("variant") / "tiny-bf16.safetensors"
+    return make_variant(path, model, "bfloat16", patches, "noise")
+
+
+class TestBfloat16:
+    @pytest.mark.filterwarnings("ignore:this processor has no bfloat16")
+    def test_descriptors_stay_close(self, model, variant, patches):
+        assert runtime_for(variant) == "openvino"
+        expected, found = OnnxRuntime(model).describe(patches[:50]), OpenVinoRuntime(variant).describe(patches[:50])
+        assert (expected * found).sum(axis=1).min() > 0.999
+
+    def test_onnxruntime_refuses(self, variant):
+        with pytest.raises(ModelError, match="openvino"):
+            OnnxRuntime(variant)
+
+    def test_weights_are_the_models(self, model, variant):
+        assert all(np.array_equal(values, variant.weights[name]) for name, values in model.weights.items())
+
+    def test_a_processor_without_it(self, model, variant, patches, monkeypatch):
+        import openvino
+
+        class Old(openvino.Core):
+            def get_property(self, *_):
+                return ["FP32"]
+
+        monkeypatch.setattr(openvino, "Core", Old)
+        with pytest.warns(UserWarning, match="no bfloat16.*float32"):
+            runtime = OpenVinoRuntime(variant)
+        np.testing.assert_allclose(runtime.describe(patches[:9]), OnnxRuntime(model).describe(patches[:9]), atol=1e-5)
+
+
+class TestCheck:
+    def test_other_results_are_refused(self, int8):
+        wrong = Model(int8.card, int8.weights, int8.graph, int8.digest, np.roll(int8.check, 1, axis=1))
+        for kind in (OnnxRuntime, OpenVinoRuntime):
+            with pytest.raises(ModelError, match=r"does not compute int8.*'tiny'"):
+                kind(wrong)
+
+    def test_patches_differ(self):
+        flat = check_patches(8, 16).reshape(8, -1)
+        assert flat.dtype == np.float32
+        assert flat.min() > 0
+        assert flat.max() < 1.2
+        assert np.corrcoef(flat)[~np.eye(8, dtype=bool)].max() < 0.99
+
+
+class TestOpenVino:
+    @pytest.mark.parametrize("count", [0, 1, 31, 32, 33, 200])
+    def test_like_onnxruntime(self, model, patches, count):
+        expected, found = OnnxRuntime(model).describe(patches[:count]), OpenVinoRuntime(model).describe(patches[:count])
+        assert found.shape == (count, 128)
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+    @pytest.mark.parametrize("threads", [1, 3])
+    def test_threads_do_not_matter(self, model, patches, threads):
+        expected = OnnxRuntime(model).describe(patches[:150])
+        found = OpenVinoRuntime(model, chunk=16, threads=threads).describe(patches[:150])
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+    def test_not_installed(self, model, monkeypatch):
+        from logpolar.errors import MissingExtraError
+
+        monkeypatch.setitem(sys.modules, "openvino", None)
+        with pytest.raises(MissingExtraError, match=r"logpolar\[openvino\]"):
+            open_runtime(model, "openvino")
+
+
+class TestCalibration:
+    def test_patches_of_photos(self, model, gray, tmp_path):
+        import cv2
+
+        for number in range(5):
+            cv2.imwrite(str(tmp_path / f"{number}.png"), np.roll(gray * 255, 30 * number, axis=1).astype(np.uint8))
+        patches = calibration_patches(model, [str(tmp_path)], None)
+        assert patches.shape == (320, 8, 16)
+        np.testing.assert_array_equal(patches, calibration_patches(model, [str(tmp_path)], None))
