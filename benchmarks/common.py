@@ -23,16 +23,19 @@ def processor() -> str:
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def save(name: str, result: dict[str, Any]) -> None:
-    packages = ("logpolar", "numpy", "opencv-python-headless", "onnxruntime", "h5py")
-    machine = {
+def machine(*packages: str) -> dict[str, Any]:
+    return {
         "processor": processor(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "versions": {package: metadata.version(package) for package in packages},
     }
+
+
+def save(name: str, result: dict[str, Any]) -> None:
+    about = machine("logpolar", "numpy", "opencv-python-headless", "onnxruntime", "h5py")
     path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps({"machine": machine, **result}, indent=2) + "\n")
+    path.write_text(json.dumps({"machine": about, **result}, indent=2) + "\n")
     print(json.dumps(result, indent=2))
     print(f"wrote {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
 

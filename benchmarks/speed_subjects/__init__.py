@@ -1,0 +1,1 @@
+"""What `python benchmarks/speed.py` measures, one file a subject."""

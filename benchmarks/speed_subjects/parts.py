@@ -1,0 +1,143 @@
+"""Sampler, network, detection."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+
+from logpolar.detection import SiftDetector
+from logpolar.models import load_model
+from logpolar.runtimes import open_runtime
+from logpolar.sampling import LogPolar, sample_patches
+from speed_subjects import peers
+from speed_subjects.inputs import COUNT, LARGE, SMALL, gray_picture, picture, random_keypoints
+from speed_subjects.measuring import Case, Settings, Subject, Work
+
+_LOOP_COUNT = 400
+
+
+def sampler(settings: Settings) -> Subject:
+    """Patches of given keypoints, the pyramid included."""
+    keypoints = random_keypoints(COUNT, SMALL)
+    pattern = load_model(settings.models[0].partition("@")[0]).sampling
+    plain = LogPolar(96.0, inner_radius="paper", antialias=False)
+
+    def ours(pattern: LogPolar) -> Work:
+        gray = gray_picture(SMALL)
+        return lambda: sample_patches(gray, keypoints, pattern)
+
+    return Subject(
+        f"Sampler: {COUNT} patches of 32 x 32 in a {SMALL[0]} px picture",
+        "patches/s",
+        (
+            Case("logpolar, anti-aliased", lambda: ours(pattern), COUNT),
+            Case("logpolar, plain bilinear", lambda: ours(plain), COUNT),
+            Case("kornia, square patches", lambda: peers.kornia_patches(gray_picture(SMALL), keypoints), COUNT),
+            Case(
+                "loop over keypoints, plain bilinear",
+                lambda: peers.loop_sampler(gray_picture(SMALL), keypoints[:_LOOP_COUNT], plain),
+                _LOOP_COUNT,
+            ),
+        ),
+        "loop over keypoints, plain bilinear",
+    )
+
+
+def network(settings: Settings) -> Subject:
+    """Patches to descriptors."""
+
+    def ours(model: str) -> Work:
+        name, _, runtime = model.partition("@")
+        loaded = load_model(name)
+        opened = open_runtime(loaded, runtime, settings.threads)  # type: ignore[arg-type]
+        patches = sample_patches(gray_picture(SMALL), random_keypoints(COUNT, SMALL), loaded.sampling)
+        return lambda: opened.describe(patches)
+
+    def theirs(chunk: int) -> Case:
+        return Case(f"kornia HardNet, chunks of {chunk}", lambda: peers.kornia_network(COUNT, chunk), COUNT)
+
+    return Subject(
+        f"Network: {COUNT} patches to descriptors",
+        "patches/s",
+        (
+            *(Case(model, lambda model=model: ours(model), COUNT) for model in settings.models),
+            *(theirs(chunk) for chunk in (64, 128, 256, 512)),
+        ),
+        f"kornia HardNet, chunks of {peers.KORNIA_CHUNK}",
+    )
+
+
+def detection(settings: Settings) -> Subject:
+    """SIFT keypoints, ours being OpenCV's with precise upscaling, sorted by response."""
+
+    def ours(size: tuple[int, int]) -> Work:
+        gray = gray_picture(size)
+        return lambda: SiftDetector()(gray)
+
+    def theirs(size: tuple[int, int]) -> Work:
+        pixels = picture(size)
+        feature = cv2.SIFT.create(2048)
+        return lambda: feature.detect(pixels, None)
+
+    cases = []
+    for width, height in (SMALL, (1600, 1200), LARGE):
+        amount = width * height / 1e6
+        size = width, height
+        cases.append(Case(f"logpolar, {width} x {height}", lambda size=size: ours(size), amount))
+        cases.append(Case(f"cv2.SIFT.detect, {width} x {height}", lambda size=size: theirs(size), amount))
+    return Subject("Detection: 2048 SIFT keypoints", "megapixels/s", tuple(cases))
+
+
+def matching(settings: Settings) -> Subject:
+    """Mutual nearest neighbours with a ratio test; OpenCV's matcher finds nearest neighbours one way only."""
+    from logpolar.matching import match_descriptors
+    from speed_subjects.inputs import random_descriptors
+
+    count = 8192
+    pairs = float(count) ** 2 / 1e6
+
+    def tensors() -> tuple[object, object]:
+        import torch
+
+        first, second = random_descriptors(count)
+        return torch.from_numpy(first), torch.from_numpy(second)
+
+    def ours() -> Work:
+        first, second = random_descriptors(count)
+        return lambda: match_descriptors(first, second)
+
+    def by_opencv(neighbours: int, cross: bool = False) -> Work:
+        first, second = random_descriptors(count)
+        matcher = cv2.BFMatcher(cv2.NORM_L2, crossCheck=cross)
+        if neighbours == 1:
+            return lambda: matcher.match(first, second)
+        return lambda: matcher.knnMatch(first, second, neighbours)
+
+    def by_kornia(name: str, *arguments: float) -> Work:
+        import kornia.feature
+
+        first, second = tensors()
+        match = getattr(kornia.feature, name)
+        return lambda: match(first, second, *arguments)
+
+    def on_torch() -> Work:
+        from logpolar.torch_matching import match_tensors
+
+        first, second = tensors()
+        return lambda: match_tensors(first, second)  # type: ignore[arg-type]
+
+    return Subject(
+        f"Matching: {count} x {count} descriptors of 128 dimensions",
+        "million pairs/s",
+        (
+            Case("logpolar, mutual + ratio", ours, pairs),
+            Case("logpolar on torch, mutual + ratio", on_torch, pairs),
+            Case("cv2.BFMatcher, one way, k = 1", lambda: by_opencv(1), pairs),
+            Case("cv2.BFMatcher, one way, k = 2", lambda: by_opencv(2), pairs),
+            Case("cv2.BFMatcher, cross check", lambda: by_opencv(1, True), pairs),
+            Case("kornia match_mnn", lambda: by_kornia("match_mnn"), pairs),
+            Case("kornia match_smnn", lambda: by_kornia("match_smnn", 0.9), pairs),
+        ),
+        "cv2.BFMatcher, one way, k = 2",
+        {"ratio": 0.9, "float": str(np.float32.__name__)},
+    )
