@@ -47,6 +47,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--photos", type=int, default=200, help="of the folder")
     parser.add_argument("--table", action="store_true", help="print the stored results as Markdown")
+    parser.add_argument("--no-memory", action="store_true", help="times only")
     parser.add_argument("--memory-of", metavar="CASE", help="run this case once and print the process's peak memory")
     return parser.parse_args()
 
@@ -74,7 +75,7 @@ def main() -> None:
         return
     results = json.loads(OUTPUT.read_text()) if OUTPUT.exists() else {}
     for name in chosen.subjects or [*SUBJECTS, "folder"]:
-        result = folder(settings) if name == "folder" else measured(name, settings)
+        result = folder(settings) if name == "folder" else measured(name, settings, not chosen.no_memory)
         # The machine belongs to each subject: they may be measured on different days.
         about = {"threads": settings.threads, "machine": machine(*PACKAGES)}
         results[name] = {**result, **about}
@@ -95,10 +96,10 @@ def limit_threads(threads: int) -> None:
         torch.set_num_threads(threads)
 
 
-def measured(name: str, settings: Settings) -> dict[str, Any]:
+def measured(name: str, settings: Settings, memory: bool) -> dict[str, Any]:
     subject = SUBJECTS[name](settings)
     rows = with_ratios(time_in_turn(subject, settings.repeats), subject.baseline)
-    if name not in WITHOUT_MEMORY:
+    if memory and name not in WITHOUT_MEMORY:
         same = ["--threads", str(settings.threads)]
         for model in settings.models:
             same += ["--model", model]

@@ -22,6 +22,11 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def in_processes(
     work: Callable[[Task], Result],
     tasks: Iterable[Task],

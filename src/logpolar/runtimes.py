@@ -6,7 +6,6 @@ cache, and in OpenVINO one stream of chunks for each thread.
 
 from __future__ import annotations
 
-import os
 import warnings
 from abc import ABC, abstractmethod
 
@@ -16,6 +15,7 @@ from logpolar.defaults import DESCRIPTOR_SIZE, RUNTIME_NAMES, RuntimeName
 from logpolar.errors import LogpolarError, MissingExtraError, ModelError
 from logpolar.keypoints import FloatArray
 from logpolar.models import Model, NetworkOptions
+from logpolar.parallel import cores
 
 CHECK_COUNT = 8
 """Patches that a variant is checked with when it is opened."""
@@ -94,7 +94,7 @@ class OpenVinoRuntime(Runtime):
                 stacklevel=2,
             )
             precision = "float32"
-        threads = threads or _cores()
+        threads = threads or cores()
         options = {
             "NUM_STREAMS": threads,
             "INFERENCE_NUM_THREADS": threads,
@@ -103,11 +103,16 @@ class OpenVinoRuntime(Runtime):
         }
         rows, columns = model.card.network.rows, model.card.network.columns
         try:
-            graph = core.read_model(filled_graph(model).SerializeToString())
+            file = filled_graph(model)
+            graph = core.read_model(file.SerializeToString())
             graph.reshape([chunk, rows, columns])
             compiled = core.compile_model(graph, "CPU", options)
         except Exception as error:  # RuntimeError for most, google.protobuf's for a graph that is none
             raise ModelError(f"model '{model.name}': OpenVINO cannot load its graph ({error})") from error
+        if not _is_of(
+            {each.key: each.value for each in file.metadata_props}.get("network", "null"), model.card.network
+        ):
+            raise ModelError(f"model '{model.name}': its graph is not that of the network its card describes")
         self._requests = [compiled.create_infer_request() for _ in range(threads)]
         _check_variant(model, self)
 
@@ -124,14 +129,6 @@ class OpenVinoRuntime(Runtime):
             if number < len(chunks):
                 request.start_async([filled[number]], share_inputs=True)
         return descriptors
-
-
-def _is_of(described: str, network: NetworkOptions) -> bool:
-    """Whether a graph's own words are those of a network."""
-    try:
-        return NetworkOptions.from_json(described) == network
-    except ValueError:
-        return False
 
 
 class TorchRuntime(Runtime):
@@ -190,6 +187,14 @@ def check_patches(rows: int, columns: int) -> FloatArray:
     return np.asarray(0.5 + 0.1 * waves + 0.15 * (number % 2) * edges, np.float32)
 
 
+def _is_of(described: str, network: NetworkOptions) -> bool:
+    """Whether a graph's own words are those of a network."""
+    try:
+        return NetworkOptions.from_json(described) == network
+    except ValueError:
+        return False
+
+
 def _check_variant(model: Model, runtime: Runtime) -> None:
     """Refuse to run a variant whose descriptors come out otherwise than its file says: the figures of its card would
     not hold. Processors without instructions for 8 bit products may let sums overflow, for example."""
@@ -202,8 +207,3 @@ def _check_variant(model: Model, runtime: Runtime) -> None:
             f"model '{model.name}': this processor does not compute {model.card.precision} as its file says "
             f"(off by {distance:.2g}); use '{model.card.variant.parent}' instead"
         )
-
-
-def _cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -73,6 +73,12 @@ class TestResult:
         assert result.exit_code == 0
         assert names_in(tmp_path / "out.h5") == ["a.png", "b.jpg", "c.png"]
 
+    def test_more_jobs_than_cores_are_pointed_out(self, folder, tmp_path, monkeypatch):
+        monkeypatch.setattr("logpolar.parallel.cores", lambda: 1)
+        result = run_extract(folder, "-o", tmp_path / "f.h5", "--jobs", 2)
+        assert result.exit_code == 0
+        assert errors_of(result) == ["logpolar: 2 jobs share 1 cores: more memory, not more speed"]
+
     def test_jobs(self, folder, tmp_path):
         result = run_extract(folder, "-o", tmp_path / "out.h5", "--jobs", "2")
         assert result.exit_code == 0

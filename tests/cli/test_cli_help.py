@@ -20,6 +20,7 @@ COMMANDS = [
     "patches",
     "models",
     "export",
+    "quantise",
     "dataset",
     "recipe",
     "train",

@@ -28,8 +28,11 @@ def extract(paths: tuple[str, ...], output: Path, jobs: int, overwrite: bool, **
 
     from logpolar.folders import extract_images
     from logpolar.images import find_images
+    from logpolar.parallel import cores
 
     images = find_images(paths)
+    if jobs > cores():
+        click.echo(f"logpolar: {jobs} jobs share {cores()} cores: more memory, not more speed", err=True)
     with continuing(output):
         report = extract_images(images, output, partial(open_extractor, **extraction), jobs, overwrite, progress=True)
     if len(report.failed) == 1 == len(images):
