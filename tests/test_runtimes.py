@@ -10,8 +10,9 @@ from helpers import trained_models
 from logpolar.defaults import DEFAULT_MODEL
 from logpolar.detection import SiftDetector
 from logpolar.errors import LogpolarError, MissingExtraError
+from logpolar.keypoints import Keypoints
 from logpolar.models import load_model
-from logpolar.runtimes import RUNTIME_NAMES, OnnxRuntime, TorchRuntime, open_runtime
+from logpolar.runtimes import RUNTIME_NAMES, DeviceRuntime, OnnxRuntime, TorchRuntime, open_runtime
 from logpolar.sampling import sample_patches
 
 
@@ -131,3 +132,22 @@ class TestOpening:
     def test_onnxruntime_needs_no_torch(self, model, monkeypatch, patches):
         monkeypatch.setitem(sys.modules, "torch", None)
         assert open_runtime(model).describe(patches[:1]).shape == (1, 128)
+
+
+class TestOnADevice:
+    """In float32 on the CPU; half precision is tested in test_triton_network.py."""
+
+    @pytest.mark.parametrize("count", [0, 1, 9])
+    def test_keypoints_are_described_as_with_any_runtime(self, model, gray, count):
+        random = np.random.default_rng(0)
+        keypoints = Keypoints.from_points(random.uniform(0, 300, (count, 2)), np.full(count, 3.0), np.arange(count))
+        runtime = DeviceRuntime(model, "cpu", "float32", chunk=4)
+        found = runtime.describe_keypoints(gray, keypoints, model.sampling)
+        expected = OnnxRuntime(model).describe_keypoints(gray, keypoints, model.sampling)
+        assert found.shape == (count, 128)
+        np.testing.assert_allclose(found, expected, atol=1e-3)
+
+    def test_patches(self, model):
+        patches = np.random.default_rng(1).random((6, model.sampling.rows, model.sampling.columns), np.float32)
+        found = DeviceRuntime(model, "cpu", "float32", chunk=4).describe(patches)
+        np.testing.assert_allclose(found, OnnxRuntime(model).describe(patches), atol=1e-4)

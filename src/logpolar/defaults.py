@@ -16,6 +16,9 @@ DEFAULT_RATIO = 0.9
 RuntimeName: TypeAlias = Literal["onnxruntime", "openvino", "torch", "cuda"]
 RUNTIME_NAMES: tuple[RuntimeName, ...] = ("onnxruntime", "openvino", "torch", "cuda")
 
+DevicePrecision: TypeAlias = Literal["float16", "float32"]
+"""How a network computes on a GPU."""
+
 DESCRIPTOR_SIZE = 128
 
 FILE_ENDINGS = (".h5", ".hdf5")

@@ -6,18 +6,12 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from logpolar.defaults import DEFAULT_MAX_SIZE, DEFAULT_MODEL, RuntimeName
 from logpolar.detection import Detector, SiftDetector
 from logpolar.images import Image, read_gray, shrink, to_gray
 from logpolar.keypoints import FloatArray, Keypoints
 from logpolar.models import Model, load_model
 from logpolar.runtimes import open_runtime
-from logpolar.sampling import ImagePyramid
-
-_CHUNK = 1024
-"""Keypoints whose patches exist at the same time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,15 +81,8 @@ class Extractor:
             keypoints = scaled.resized(1 / factor_x, 1 / factor_y)
         else:
             scaled = keypoints.resized(factor_x, factor_y)
-        return Features(keypoints, self._describe(small, scaled), (width, height))
-
-    def _describe(self, gray: FloatArray, keypoints: Keypoints) -> FloatArray:
-        pyramid = ImagePyramid(gray)
-        parts = [
-            self._runtime.describe(pyramid.sample(keypoints[start : start + _CHUNK], self.model.sampling))
-            for start in range(0, len(keypoints), _CHUNK)
-        ]
-        return np.concatenate(parts) if parts else self._runtime.describe(np.zeros((0, 1, 1), np.float32))
+        descriptors = self._runtime.describe_keypoints(small, scaled, self.model.sampling)
+        return Features(keypoints, descriptors, (width, height))
 
 
 def _name(thing: object) -> str:

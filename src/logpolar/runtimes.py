@@ -8,20 +8,27 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
+from types import ModuleType
 
 import numpy as np
 
-from logpolar.defaults import DESCRIPTOR_SIZE, RUNTIME_NAMES, RuntimeName
+from logpolar.defaults import DESCRIPTOR_SIZE, RUNTIME_NAMES, DevicePrecision, RuntimeName
 from logpolar.errors import LogpolarError, MissingExtraError, ModelError
-from logpolar.keypoints import FloatArray
+from logpolar.keypoints import FloatArray, Keypoints
 from logpolar.models import Model, NetworkOptions
 from logpolar.parallel import cores
+from logpolar.sampling import ImagePyramid
+from logpolar.sampling.patterns import Pattern
 
 CHECK_COUNT = 8
 """Patches that a variant is checked with when it is opened."""
 
 _CHECK_TOLERANCE = 0.02
 """Largest distance to the descriptors that the file of a variant states."""
+
+
+PATCHES = 1024
+"""Keypoints of an image whose patches exist at the same time."""
 
 
 class Runtime(ABC):
@@ -34,6 +41,13 @@ class Runtime(ABC):
         patches = np.ascontiguousarray(patches, np.float32)
         chunks = [patches[start : start + self.chunk] for start in range(0, len(patches), self.chunk)]
         return np.concatenate(self._run(chunks)) if chunks else np.zeros((0, DESCRIPTOR_SIZE), np.float32)
+
+    def describe_keypoints(self, gray: FloatArray, keypoints: Keypoints, pattern: Pattern) -> FloatArray:
+        """Descriptors (N, 128) of keypoints of an image; of patches no more than ``PATCHES`` exist at a time."""
+        pyramid = ImagePyramid(gray)
+        parts = [keypoints[start : start + PATCHES] for start in range(0, len(keypoints), PATCHES)]
+        found = [self.describe(pyramid.sample(part, pattern)) for part in parts]
+        return np.concatenate(found) if found else np.zeros((0, DESCRIPTOR_SIZE), np.float32)
 
     @abstractmethod
     def _run(self, chunks: list[FloatArray]) -> list[FloatArray]:
@@ -132,34 +146,67 @@ class OpenVinoRuntime(Runtime):
 
 
 class TorchRuntime(Runtime):
-    """torch on a CPU or a CUDA device; chunks are filled up, so that every run has the same shape.
+    """torch on the CPU; chunks are filled up, so that every run has the same shape.
 
     ``threads`` other than 0 sets the number of threads of all of torch.
     """
 
-    def __init__(self, model: Model, chunk: int = 256, device: str = "cpu", threads: int = 0) -> None:
-        try:
-            import torch
-        except ImportError as error:
-            raise MissingExtraError("the torch runtime", "torch") from error
-        if device.startswith("cuda") and not torch.cuda.is_available():
-            raise LogpolarError("torch sees no CUDA device; use the runtime 'onnxruntime' or 'torch'")
+    def __init__(self, model: Model, chunk: int = 256, threads: int = 0) -> None:
+        self._torch = _torch()
         if threads:
-            torch.set_num_threads(threads)
+            self._torch.set_num_threads(threads)
         self.chunk = chunk
-        self._torch = torch
-        self._device = torch.device(device)
-        self._network = model.network().to(self._device)
+        self._network = model.network()
 
     def _run(self, chunks: list[FloatArray]) -> list[FloatArray]:
-        return [self._run_one(patches) for patches in chunks]
+        with self._torch.inference_mode():
+            found = [self._network(self._torch.from_numpy(self._filled(patches))) for patches in chunks]
+        return [np.asarray(each.numpy()[: len(patches)]) for each, patches in zip(found, chunks, strict=True)]
 
-    def _run_one(self, patches: FloatArray) -> FloatArray:
-        filled = self._filled(patches)
-        # Full float32 on the GPU as well: TF32, which torch allows by default, would show in the third digit.
-        with self._torch.inference_mode(), self._torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-            descriptors = self._network(self._torch.from_numpy(filled).to(self._device))
-        return np.asarray(descriptors.cpu().numpy()[: len(patches)], np.float32)
+
+class DeviceRuntime(Runtime):
+    """torch on a GPU, where pyramids and patches are made as well: only keypoints go there, only descriptors come back.
+
+    float16, for NVIDIA's, is ten times as fast as float32.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        device: str = "cuda",
+        precision: DevicePrecision = "float16",
+        chunk: int = 2048,
+    ) -> None:
+        self._torch = _torch()
+        if device.startswith("cuda") and not self._torch.cuda.is_available():
+            raise LogpolarError("torch sees no CUDA device; use the runtime 'onnxruntime' or 'torch'")
+        from logpolar.torch_description import TorchDescriber, network_on
+
+        self.chunk, self._device = chunk, device
+        self._network = network_on(model, device, precision)
+        self._describer = TorchDescriber(self._network, model.sampling, chunk)
+
+    def describe_keypoints(self, gray: FloatArray, keypoints: Keypoints, pattern: Pattern) -> FloatArray:
+        from logpolar.sampling.torch_lookup import TorchPyramids
+
+        pyramids = TorchPyramids([self._torch.from_numpy(gray).to(self._device)])
+        table = self._torch.from_numpy(keypoints.table).to(self._device)
+        image = self._torch.zeros(len(table), dtype=self._torch.int64, device=self._device)
+        return np.asarray(self._describer.describe(pyramids, image, table).cpu().numpy(), np.float32)
+
+    def _run(self, chunks: list[FloatArray]) -> list[FloatArray]:
+        filled = (self._torch.from_numpy(self._filled(patches)).to(self._device) for patches in chunks)
+        with self._torch.inference_mode():
+            found = [self._network(patches).cpu().numpy() for patches in filled]
+        return [each[: len(patches)] for each, patches in zip(found, chunks, strict=True)]
+
+
+def _torch() -> ModuleType:
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingExtraError("the torch runtime", "torch") from error
+    return torch
 
 
 def open_runtime(model: Model, name: RuntimeName = "onnxruntime", threads: int = 0) -> Runtime:
@@ -168,8 +215,10 @@ def open_runtime(model: Model, name: RuntimeName = "onnxruntime", threads: int =
         return OnnxRuntime(model, threads=threads)
     if name == "openvino":
         return OpenVinoRuntime(model, threads=threads)
-    if name in ("torch", "cuda"):
-        return TorchRuntime(model, device="cpu" if name == "torch" else "cuda", threads=threads)
+    if name == "torch":
+        return TorchRuntime(model, threads=threads)
+    if name == "cuda":
+        return DeviceRuntime(model)
     raise LogpolarError(f"unknown runtime '{name}' (known: {', '.join(RUNTIME_NAMES)})")
 
 

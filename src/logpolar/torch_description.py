@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from logpolar.defaults import DESCRIPTOR_SIZE
+from logpolar.defaults import DESCRIPTOR_SIZE, DevicePrecision
 from logpolar.errors import LogpolarError
 from logpolar.models import Model
 from logpolar.sampling.patterns import Pattern
 from logpolar.sampling.torch_lookup import TorchPyramids
 
-Precision = Literal["float16", "float32"]
 PatchNetwork = Callable[[Tensor], Tensor]
 """Patches (N, rows, columns) to (N, D)."""
 
@@ -48,7 +46,7 @@ class TorchDescriber:
             return torch.cat([self._network(self._cut(pyramids, *part)) for part in parts])[:count]
 
 
-def network_on(model: Model, device: torch.device | str, precision: Precision = "float32") -> PatchNetwork:
+def network_on(model: Model, device: torch.device | str, precision: DevicePrecision = "float32") -> PatchNetwork:
     """The model's network as it describes on a device.
 
     float16 differs from float32 by at most 0.005 in any of the 128 numbers; it is for GPUs, and needs Triton, which
