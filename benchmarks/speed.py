@@ -129,7 +129,8 @@ def table(result: dict[str, Any]) -> str:
         cells = [row["name"], f"{row['seconds']:.3f} ({low:.3f}-{high:.3f})", f"{row['rate']:,.0f}".replace(",", " ")]
         if row["rate"] < 100:
             cells[2] = f"{row['rate']:.1f}"
-        cells += [f"{row['ratio']:.2f}"] * baseline
+        if baseline:
+            cells.append(f"{row['ratio']:.2f}")
         quarters = row.get("peak_mb_by_quarter")
         over_time = f" (quarters: {', '.join(map(str, quarters))})" if quarters else ""
         cells.append(f"{row.get('peak_mb', '')}{over_time}")
