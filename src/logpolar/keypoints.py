@@ -6,13 +6,11 @@ Convention:
     - ``angle``: degrees in [0, 360), clockwise on the screen (from the x axis towards the y axis, which points down).
     - ``response``: strength; larger is better.
 
-=========  ==================  ====================  ============================
-           position            scale                 angle
-=========  ==================  ====================  ============================
-OpenCV     the same            the same              the same; -1 stands for none
-COLMAP     x + 0.5, y + 0.5    size / 2              radians, the same sense
-LAF        the same            see ``from_lafs``     degrees, the opposite sense
-=========  ==================  ====================  ============================
+| | position | scale | angle |
+|---|---|---|---|
+| OpenCV | the same | the same | the same; -1 stands for none |
+| COLMAP | x + 0.5, y + 0.5 | size / 2 | radians, the same sense |
+| LAF | the same | see ``from_lafs`` | degrees, the opposite sense |
 """
 
 from __future__ import annotations

@@ -1,19 +1,15 @@
 """The descriptors that evaluations compare, opened by a spec: ``NAME[:FILE][,key=value,...]``.
 
-====================================  ==========================================  ===================================
-spec                                  what it is                                  options
-====================================  ==========================================  ===================================
-``logpolar-96``, ``FILE.safetensors`` a shipped model, or a model file
-``sift``, ``rootsift``                OpenCV's                                    lambda
-``tfeat:FILE``, ``hardtfeat:FILE``,   kornia's networks with a file of weights    lambda, antialias
-``hardnet:FILE``, ``sosnet:FILE``,
-``hynet:FILE``
-``mkd:FILE``                          kornia's MKD with a file of whitenings      lambda, antialias, size, set
-``onnx:FILE``, ``torchscript:FILE``   any network for square patches              lambda, antialias, size, normalise,
-                                                                                  scale, channels
-``opencv:NAME``                       a whole feature of OpenCV                   those of its class
-``kornia:NAME``                       a whole feature of kornia                   weights, those of its class
-====================================  ==========================================  ===================================
+| spec | what it is | options |
+|---|---|---|
+| ``logpolar-96``, ``FILE.safetensors`` | a shipped model, or a model file | |
+| ``sift``, ``rootsift`` | OpenCV's | lambda |
+| ``tfeat:FILE``, ``hardtfeat:FILE``, ``hardnet:FILE`` | kornia's networks with a file of weights | lambda, antialias |
+| ``sosnet:FILE``, ``hynet:FILE`` | the same | the same |
+| ``mkd:FILE`` | kornia's MKD with a file of whitenings | the same, and size, set |
+| ``onnx:FILE``, ``torchscript:FILE`` | any network of square patches | the same, size, normalise, scale, channels |
+| ``opencv:NAME`` | a whole feature of OpenCV | those of its class |
+| ``kornia:NAME`` | a whole feature of kornia | weights, those of its class |
 
 Convention:
     All descriptors come out as unit vectors, those of networks divided by their Euclidean length.
