@@ -25,6 +25,24 @@ def test_all_of_them_are_here():
     assert {path.name for path in EXAMPLES.glob("*.py")} == tested
 
 
+def test_two_photos(output_of):
+    agree, total, right = map(int, re.findall(r"\d+", output_of("match_two_photos.py")))
+    assert agree >= 0.9 * total > 80
+    assert right >= 0.9 * total
+
+
+def test_folder(output_of):
+    done, failed, right, total, *_ = map(int, re.findall(r"\d+", output_of("extract_folder.py")))
+    assert (done, failed) == (2, 0)
+    assert right > 0.9 * total > 100
+
+
+def test_own_descriptor(output_of):
+    ours, shipped = map(float, re.findall(r"rank-1 (\S+)", output_of("own_descriptor.py")))
+    assert 0.4 < ours < shipped
+    assert shipped > 0.9
+
+
 def test_kornia(output_of):
     pytest.importorskip("kornia")
     right, total = map(int, re.search(r"(\d+) of (\d+)", output_of("kornia_local_feature.py")).groups())

@@ -1,0 +1,129 @@
+"""Every code block of every page runs, in the order of the page, on small inputs.
+
+Python blocks of a page share their names. A TOML block is a training config, my.toml. A text block is what the block
+before it prints.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+import logpolar
+from documentation import (
+    PAGES,
+    ROOT,
+    assert_parses,
+    blocks_of,
+    commands_of,
+    inline_commands,
+    name_of,
+    run_command,
+    unknown_options,
+)
+from documentation_inputs import write_inputs
+from logpolar.evaluation.descriptors import torch_describer
+from logpolar.training.config import read_config
+
+NOT_RUN = {
+    "python3 -m venv .venv": "the tests run in such an environment",
+    ". .venv/bin/activate": "the same",
+    "pip install": "needs a network; .ci/run does it",
+    "pytest": "these are the tests",
+    ".ci/run": "runs the tests, and what stands around them",
+    "ruff": "part of .ci/run",
+    "mypy": "part of .ci/run",
+    "mkdocs": "part of .ci/run",
+    "colmap mapper": "COLMAP's own program, no part of pycolmap, which the same page runs",
+    "logpolar extract photos/ -o gpu.h5 --runtime cuda": "needs a GPU",
+    "logpolar train my.toml -o my-model": "days on a CPU; the trial before it is run, and its model stands in",
+}
+"""All that is not run, by how the line begins. Those of logpolar are parsed."""
+
+STAND_INS = {"logpolar train my.toml -o my-model": ("trial", "my-model")}
+"""Folders that are copied in the place of a command that is not run, for those that follow it."""
+
+LANGUAGES = {"sh", "python", "toml", "text"}
+
+
+@pytest.fixture(scope="module")
+def inputs(photo, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("inputs")
+    write_inputs(folder, photo)
+    return folder
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks_of(page)], ids=name_of)
+def test_all_blocks_of_a_page_run(page, inputs, tmp_path, monkeypatch, capsys):
+    place = shutil.copytree(inputs, tmp_path / "place")
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(torch_describer, "_CHUNK", 64)  # small validations need small chunks
+    blocks, names, printed = blocks_of(page), {}, ""
+    assert {block.language for block in blocks} <= LANGUAGES
+    for block in blocks:
+        if block.language == "sh":
+            printed = "".join(run_or_parse(words) for words in commands_of(block))
+        elif block.language == "python":
+            capsys.readouterr()
+            exec(compile(block.text, name_of(page), "exec"), names)
+            printed = capsys.readouterr().out
+        elif block.language == "toml":
+            Path("my.toml").write_text(block.text)
+            assert read_config(Path("my.toml")).name
+        else:
+            assert_prints(block.text, printed)
+
+
+def run_or_parse(words: list[str]) -> str:
+    line = " ".join(words)
+    if not any(line.startswith(start) for start in NOT_RUN):
+        return run_command(words)
+    if words[0] == "logpolar":
+        assert_parses(words[1:])
+    if line in STAND_INS:
+        shutil.copytree(*STAND_INS[line])
+    return ""
+
+
+def assert_prints(expected: str, printed: str) -> None:
+    """The same words, and numbers within 5 %: other processors round otherwise."""
+    number = r"\d+(?:\.\d+)?"
+    assert re.sub(number, "", expected).split() == re.sub(number, "", printed).split()
+    for ours, theirs in zip(re.findall(number, expected), re.findall(number, printed), strict=True):
+        assert float(ours) == pytest.approx(float(theirs), rel=0.05, abs=0.05)
+
+
+def test_what_is_not_run_is_on_some_page():
+    lines = [
+        " ".join(words)
+        for page in PAGES
+        for block in blocks_of(page)
+        if block.language == "sh"
+        for words in commands_of(block)
+    ]
+    for start in (*NOT_RUN, *STAND_INS):
+        assert any(line.startswith(start) for line in lines), start
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_commands_and_options_in_the_text_exist(page):
+    for command in inline_commands(page):
+        words = [word for word in re.split(r"[\s,]+", command) if not re.fullmatch(r"[.…]+|[A-Z]+", word)]
+        assert unknown_options(words) == set(), command
+
+
+def test_the_api_reference_has_every_public_name():
+    pages = [page.read_text() for page in (ROOT / "docs" / "api").glob("*.md")]
+    shown = {name for text in pages for name in re.findall(r"(?m)^::: (\S+)", text)}
+    members = {name for text in pages for names in re.findall(r"members: \[(.*)\]", text) for name in names.split(", ")}
+    public = set(logpolar.__all__) - {"__version__"}
+    assert {name for name in public if f"logpolar.{name}" not in shown} <= members
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_to_files_and_pictures_are_there(page):
+    for link in re.findall(r"\]\((?!\w+:|#)([^)#\s]+)", page.read_text()):
+        assert (page.parent / link).exists(), link
