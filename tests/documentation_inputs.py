@@ -19,10 +19,10 @@ from logpolar.images import to_gray
 from synthetic_world import standard_world, write_workspace
 
 SIZE = (160, 120)
-BLUR = 1.2
-"""Of the photos, in pixels: it leaves 200 keypoints of each, enough for a model and quickly described."""
+BLUR = 1.5
+"""Of the photos, in pixels: it leaves 150 keypoints of each, enough for a model and quickly described."""
 
-VIEW = np.array([[0.62, -0.3, 60.0], [0.34, 0.6, -5.0], [2e-4, -1e-4, 1.0]])
+VIEW = np.array([[0.62, -0.3, 52.0], [0.34, 0.6, -4.0], [2e-4, -1e-4, 1.0]])
 """From a.jpg to b.jpg: smaller, turned and tilted."""
 
 
@@ -54,9 +54,9 @@ SCENE = SceneOptions(
 
 
 def write_two_photos(folder: Path, photo: np.ndarray) -> None:
-    first = photo[30:230, 130:330]
+    first = photo[30:200, 150:320]
     cv2.imwrite(str(folder / "a.jpg"), first)
-    cv2.imwrite(str(folder / "b.jpg"), cv2.warpPerspective(first, VIEW, (200, 190), borderMode=cv2.BORDER_REFLECT))
+    cv2.imwrite(str(folder / "b.jpg"), cv2.warpPerspective(first, VIEW, (170, 160), borderMode=cv2.BORDER_REFLECT))
 
 
 def write_photos(folder: Path, photos: dict[str, np.ndarray]) -> None:
