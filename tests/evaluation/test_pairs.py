@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from logpolar.datasets.correspondences import Correspondences, ImagePair
+from logpolar.evaluation import pairs
 from logpolar.evaluation.pairs import score_pairs
 from logpolar.keypoints import Keypoints
 
@@ -168,3 +169,24 @@ class TestGroups:
         assert values["rank1"] == 0.91667
         assert values["pairs"] == 1
         assert values["correspondences"] == 12
+
+
+class TestCountsBelowThresholds:
+    """Of many thresholds at once, against one comparison for each."""
+
+    @pytest.mark.parametrize("seed", range(20))
+    def test_is_one_comparison_for_each(self, seed):
+        random = np.random.default_rng(seed)
+        distances = (random.random(random.integers(0, 3000)) * random.choice([0.5, 2])).astype(np.float32)
+        if seed % 2:
+            distances = distances.round(2)  # ties with thresholds
+        drawn = random.choice(distances, 5) if len(distances) else []
+        thresholds = np.sort(np.concatenate([drawn, 2 * random.random(9), [0.0]]))
+        found = pairs._count_below(distances, thresholds)
+        assert found.tolist() == [int((distances < each).sum()) for each in thresholds]
+
+    def test_nothing_is_below_zero(self):
+        assert pairs._count_below(np.zeros((2, 3), np.float32), np.array([-1.0, 0.0])).tolist() == [0, 0]
+
+    def test_no_thresholds(self):
+        assert pairs._count_below(np.ones(3, np.float32), np.zeros(0)).tolist() == []

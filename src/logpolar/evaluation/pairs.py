@@ -89,7 +89,9 @@ class DescribedPair:
 
 def unit_distances(first: FloatArray, second: FloatArray) -> FloatArray:
     """(N, M), of unit vectors, in an order-preserving unit that is cheap: 1 - their product, at least 0."""
-    return np.asarray(np.maximum(1 - first @ second.T, 0), np.float32)
+    distances = np.asarray(first @ second.T, np.float32)
+    np.subtract(1, distances, out=distances)  # in place: fresh memory for every step would cost more than the product
+    return np.maximum(distances, 0, out=distances)
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,12 +260,28 @@ def count_accepted(
     return np.array(accepted, np.int64).reshape(len(totals), len(given)), np.array(totals, np.int64)
 
 
+_BINS = 4096
+
+
 def _count_below(values: NDArray[np.floating], ascending: NDArray[np.float64]) -> NDArray[np.int64]:
-    """How many values are strictly below each of the ascending thresholds; few are, so most are never sorted in."""
-    if len(ascending) == 0:
-        return np.zeros(0, np.int64)
-    first = np.searchsorted(ascending, values[values < ascending[-1]].ravel(), side="right")
-    return np.cumsum(np.bincount(first, minlength=len(ascending))[: len(ascending)], dtype=np.int64)
+    """How many values, 0 or more, are strictly below each of the ascending thresholds.
+
+    Few bins have a threshold in them: only what falls into those is compared, all else is counted by its bin.
+    """
+    if len(ascending) == 0 or ascending[-1] <= 0:
+        return np.zeros(len(ascending), np.int64)
+    below = values[values < ascending[-1]]
+    # Rounding keeps the order: what is in a lower bin than a threshold is below it.
+    scale = below.dtype.type(_BINS / ascending[-1])
+    own = (ascending.astype(below.dtype) * scale).astype(np.intp)
+    bins = (below * scale).astype(np.intp)
+    counts = np.bincount(bins, minlength=own[-1] + 1)
+    shared = np.zeros(len(counts), np.bool_)
+    shared[own] = True
+    first = np.searchsorted(ascending, below[shared[bins]], side="right")
+    compared = np.cumsum(np.bincount(first, minlength=len(ascending))[: len(ascending)])
+    alone = np.concatenate([[0], np.cumsum(np.where(shared, 0, counts))])
+    return np.asarray(alone[own] + compared, np.int64)
 
 
 def score_described(pairs: Iterable[DescribedPair]) -> Score:
