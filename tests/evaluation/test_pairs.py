@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from logpolar.datasets.correspondences import Correspondences, ImagePair
-from logpolar.evaluation import pairs
-from logpolar.evaluation.pairs import score_pairs
+from logpolar.evaluation.pairs import _count_below, score_pairs
 from logpolar.keypoints import Keypoints
 
 VIEW = np.zeros((8, 8), np.uint8)
@@ -182,11 +181,11 @@ class TestCountsBelowThresholds:
             distances = distances.round(2)  # ties with thresholds
         drawn = random.choice(distances, 5) if len(distances) else []
         thresholds = np.sort(np.concatenate([drawn, 2 * random.random(9), [0.0]]))
-        found = pairs._count_below(distances, thresholds)
+        found = _count_below(distances, thresholds)
         assert found.tolist() == [int((distances < each).sum()) for each in thresholds]
 
     def test_nothing_is_below_zero(self):
-        assert pairs._count_below(np.zeros((2, 3), np.float32), np.array([-1.0, 0.0])).tolist() == [0, 0]
+        assert _count_below(np.zeros((2, 3), np.float32), np.array([-1.0, 0.0])).tolist() == [0, 0]
 
     def test_no_thresholds(self):
-        assert pairs._count_below(np.ones(3, np.float32), np.zeros(0)).tolist() == []
+        assert _count_below(np.ones(3, np.float32), np.zeros(0)).tolist() == []
