@@ -114,9 +114,7 @@ def measure_variant(path: Path, files: Sequence[Path], part: str | None, most: i
 
     for file_path, name in zip(files, file_names(files), strict=True):
         with CorrespondenceFile(file_path) as file:
-            scores[name] = score_file(
-                file, lambda view, points: extractor.extract(view, points).descriptors, part, most
-            )
+            scores[name] = score_file(file, describe, part, most)
     scores["mean"] = mean_score(list(scores.values()))
     figures = {name: score.to_dict() for name, score in scores.items()}
     with_figures(path, {title: figures})
