@@ -6,19 +6,29 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import cv2
 from tqdm import tqdm
 
 from logpolar.errors import LogpolarError
-from logpolar.extraction import Extractor, Features
-from logpolar.images import unnamed_images
+from logpolar.extraction import Features
+from logpolar.images import Image, unnamed_images
 from logpolar.keypoints import Keypoints
 from logpolar.parallel import in_processes
 from logpolar.storage import FeatureWriter
 
-OpenExtractor = Callable[..., Extractor]
+
+class AnyExtractor(Protocol):
+    """What an ``Extractor`` is to a folder of images; others can take its place."""
+
+    @property
+    def settings(self) -> dict[str, Any]: ...
+
+    def extract(self, image: str | Path | Image, keypoints: Keypoints | None = None) -> Features: ...
+
+
+OpenExtractor = Callable[..., AnyExtractor]
 """Makes an extractor; called with ``threads=``. Must be picklable for ``jobs`` above 1: ``functools.partial`` is."""
 
 
@@ -86,7 +96,7 @@ def extract_images(
     return report
 
 
-def _in_turn(tasks: Iterable[_Task], extractor: Extractor) -> Iterator[tuple[str, Features | str]]:
+def _in_turn(tasks: Iterable[_Task], extractor: AnyExtractor) -> Iterator[tuple[str, Features | str]]:
     """Features, or the reason why there are none, of each image."""
     for name, path, keypoints in tasks:
         yield name, _extract(extractor, path, keypoints)
@@ -100,7 +110,7 @@ def _in_parallel(
         yield name, result
 
 
-def _extract(extractor: Extractor, path: Path, keypoints: Keypoints | None) -> Features | str:
+def _extract(extractor: AnyExtractor, path: Path, keypoints: Keypoints | None) -> Features | str:
     try:
         return extractor.extract(path, keypoints)
     except LogpolarError as error:
@@ -109,7 +119,7 @@ def _extract(extractor: Extractor, path: Path, keypoints: Keypoints | None) -> F
         return f"{path}: cannot be described ({type(error).__name__}: {error})"
 
 
-_worker_extractor: Extractor
+_worker_extractor: AnyExtractor
 
 
 def _open_worker(open_extractor: OpenExtractor, jobs: int) -> None:

@@ -16,6 +16,7 @@ from logpolar.cli.eval import evaluate
 from logpolar.cli.eval_folders import amos, hpatches
 from logpolar.cli.eval_phototourism import phototourism
 from logpolar.cli.eval_report import report
+from logpolar.cli.eval_sfm import sfm as eval_sfm
 from logpolar.cli.export import export
 from logpolar.cli.extract import extract
 from logpolar.cli.imc import imc
@@ -57,7 +58,7 @@ def main() -> None:
 
 for _command in (reconstruct, show):
     dataset.add_command(_command)
-for _command in (hpatches, amos, phototourism, report):
+for _command in (hpatches, amos, phototourism, eval_sfm, report):
     evaluate.add_command(_command)
 for _command in (
     demo,

@@ -74,7 +74,7 @@ def hpatches(folder: Path, turns: str, zooms: str, **values: Any) -> None:
         report.results[name] = [score.to_dict() for score in scores.values()]
         for at, score in scores.items():
             _add_hpatches(report, name, at, score)
-    note_keypoints(report, source)
+    note_keypoints(report, opened, source)
     if len(turned) + len(zoomed):
         report.notes.append("Turned and zoomed images have other keypoints, and pools of other sizes: see N.")
     if found:

@@ -70,10 +70,10 @@ def by_source(opened: Sequence[Opened], source: KeypointSource) -> Groups:
     return groups
 
 
-def note_keypoints(report: Report, source: KeypointSource) -> None:
+def note_keypoints(report: Report, opened: Sequence[Opened], source: KeypointSource) -> None:
     """Say whose keypoints the numbers are of, where it is not SIFT's alone."""
     if source.identity["kind"] != "sift":
         report.notes.append(f"Keypoints: {source.identity['kind']} {source.identity['class']}.")
-    own = [name for name, descriptor in present(report.opened) if descriptor.own_keypoints is not None]
+    own = [name for name, descriptor in present(opened) if descriptor.own_keypoints is not None]
     if own:
         report.notes.append(f"On keypoints of their own: {', '.join(own)}.")

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
@@ -81,6 +81,19 @@ def take_common(values: dict[str, Any]) -> Common:
     return Common(*(values.pop(name) for name in ("specs", "output", "cache", "device", "skip_missing")))
 
 
+class Measured(Protocol):
+    """Something of the command line that has results; ``identity`` is None if its weights are not at hand."""
+
+    @property
+    def spec(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def identity(self) -> Mapping[str, Any] | None: ...
+
+
 @dataclass(frozen=True)
 class Opened:
     """A descriptor of the command line; None if its weights are not at hand."""
@@ -88,6 +101,10 @@ class Opened:
     spec: str
     name: str
     descriptor: Descriptor | None
+
+    @property
+    def identity(self) -> dict[str, Any] | None:
+        return None if self.descriptor is None else self.descriptor.identity
 
 
 def open_descriptors(common: Common, specs: Sequence[str] | None = None, keypoints: int | None = None) -> list[Opened]:
@@ -190,7 +207,7 @@ class Report:
     protocol: str
     data: Mapping[str, Any]
     options: Mapping[str, Any]
-    opened: Sequence[Opened]
+    opened: Sequence[Measured]
     columns: Sequence[str]
     rows: dict[str, list[list[str]]] = field(default_factory=dict)
     records: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: {"": []})
@@ -205,7 +222,7 @@ class Report:
         lines = ["| descriptor | " + " | ".join(self.columns) + " |", "|---" * (len(self.columns) + 1) + "|"]
         for each in self.opened:
             missing = [[MISSING, *[""] * (len(self.columns) - 1)]]
-            for cells in missing if each.descriptor is None else self.rows.get(each.name, []):
+            for cells in missing if each.identity is None else self.rows.get(each.name, []):
                 lines.append(f"| {each.name.replace('|', '/')} | " + " | ".join(cells) + " |")
         return "\n".join([*lines, "", *(f"{note}\n" for note in self.notes)]).rstrip("\n") + "\n"
 
@@ -228,7 +245,7 @@ class Report:
             {
                 "spec": each.spec,
                 "name": each.name,
-                **({"missing": MISSING} if each.descriptor is None else {"identity": each.descriptor.identity}),
+                **({"missing": MISSING} if each.identity is None else {"identity": dict(each.identity)}),
             }
             for each in self.opened
         ]

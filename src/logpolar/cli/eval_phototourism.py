@@ -81,7 +81,7 @@ def phototourism(scenes: tuple[Path, ...], tune: tuple[Path, ...], multi_view: b
     for name, results in found.items():
         _add(report, name, results, settings.seed)
     _add_notes(report, len(data))
-    note_keypoints(report, source)
+    note_keypoints(report, opened, source)
     if found:
         report.figures[""] = lambda: _draw(found)
     report.write(common.output)

@@ -19,9 +19,9 @@ def report(results: tuple[Path, ...], output: Path) -> None:
     """Put what the other commands measured beside the tables and figures of the paper.
 
     RESULTS are folders that they wrote to, searched at any depth: patches.json, retrieval.json, hpatches.json,
-    amos.json, phototourism.json, and table.csv of `logpolar ablate`. Several runs of one protocol are allowed, such as
-    `eval patches` with and without --fixed-size. Writes report.md, report.json, and figures (extra 'viz'); if the
-    output is called NAME.md, that file and the others into the folder NAME.
+    amos.json, phototourism.json, sfm.json, and table.csv of `logpolar ablate`. Several runs of one protocol may be
+    there, such as `eval patches` with and without --fixed-size. Writes report.md, report.json, and figures (extra
+    'viz'); if the output is called NAME.md, that file and the others into the folder NAME.
     """
     from logpolar.evaluation.report.runs import read_runs
     from logpolar.evaluation.report.sections import paper_sections

@@ -50,6 +50,12 @@ def _check(database: sqlite3.Connection, path: Path) -> None:
         raise StorageError(f"{path}: not a COLMAP database: it has no tables {missing}")
 
 
+def verified_pairs(path: Path) -> int:
+    """Pairs of images with a two-view geometry; those that were tried in vain have one without matches."""
+    with connect(path) as database:
+        return int(database.execute("SELECT COUNT(*) FROM two_view_geometries WHERE rows > 0").fetchone()[0])
+
+
 @contextlib.contextmanager
 def written_whole(output: Path, overwrite: bool = False) -> Iterator[Path]:
     """A path to write a database to, which takes the place of ``output`` if all went well, and vanishes if not.

@@ -24,6 +24,14 @@ def import_pycolmap(what: str) -> Any:
     return pycolmap
 
 
+def import_pycolmap_4(what: str) -> Any:
+    """The module, of version 4 or newer, whose own features and matchers are called otherwise than before."""
+    pycolmap = import_pycolmap(what)
+    if pycolmap.__version__.partition(".")[0] in ("0", "1", "2", "3"):
+        raise LogpolarError(f"{what} needs pycolmap 4 or newer, not {pycolmap.__version__}")
+    return pycolmap
+
+
 @contextlib.contextmanager
 def quiet(pycolmap: Any) -> Iterator[None]:
     """COLMAP tells of each image that it registers, of each that it cannot, and of what our own errors say."""

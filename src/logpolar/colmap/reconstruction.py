@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TextIO, get_args
 
-from logpolar.colmap.library import import_pycolmap
+from logpolar.colmap.library import import_pycolmap_4
 from logpolar.colmap.reconstruction_record import (
     DATABASE,
     DENSE,
@@ -94,7 +94,7 @@ def reconstruct(
     """
     options, workspace, sources = options or ReconstructionOptions(), Path(workspace), [Path(each) for each in photos]
     images = _find_photos(sources, workspace)
-    _check_pycolmap()
+    import_pycolmap_4("reconstruction")  # older ones name linked photos by where the links lead
     settings = {key: value for key, value in asdict(options).items() if key != "threads"}
     sizes = {name: path.stat().st_size for name, path in images.items()}
     linked = len(sources) > 1 or not sources[0].is_dir()
@@ -114,12 +114,6 @@ def has_cuda() -> bool:
     import pycolmap
 
     return bool(pycolmap.has_cuda and getattr(pycolmap, "get_num_cuda_devices", lambda: 1)())
-
-
-def _check_pycolmap() -> None:
-    pycolmap = import_pycolmap("reconstruction")
-    if re.match(r"[0-3]\.", pycolmap.__version__):  # older ones name linked photos by where the links lead
-        raise LogpolarError(f"reconstruction needs pycolmap 4 or newer, not {pycolmap.__version__}")
 
 
 def _find_photos(sources: list[Path], workspace: Path) -> dict[str, Path]:

@@ -8,18 +8,17 @@ OUTPUT/report.json                          what came of it, and what the last t
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logpolar.colmap.exporting import CameraMode, ExportOptions, camera_mode_setting, export_database
-from logpolar.colmap.library import first_line, import_pycolmap, quiet, set_known
-from logpolar.errors import LogpolarError, StorageError
+from logpolar.colmap.incremental import RegisteredImage, largest_model, map_database, registered_images
+from logpolar.colmap.library import import_pycolmap
+from logpolar.errors import LogpolarError
 from logpolar.outputs import check_place, write_whole
 from logpolar.pairing import Pair, PairingOptions, choose_pairs, read_pairs
 from logpolar.settings import setting
@@ -45,13 +44,6 @@ class StructureOptions(PairingOptions):
     camera_mode: CameraMode = camera_mode_setting()  # noqa: RUF009 - it makes a field
     min_model_size: int = setting(3, "Images of the smallest model that is kept.", 2)
     seed: int = setting(0, "Of all that COLMAP leaves to chance.", 0)
-
-
-@dataclass(frozen=True)
-class RegisteredImage:
-    name: str
-    points: int  # of the model, that it sees
-    centre: tuple[float, float, float]  # of its camera
 
 
 @dataclass(frozen=True)
@@ -119,8 +111,8 @@ def reconstruct_structure(
     say(f"matches of {len(chosen)} pairs")
     match_pairs(job.output / FEATURES, job.output / MATCHES, chosen, matching, jobs, overwrite, progress)
     made_of = _digest(job, chosen)
-    before = _read_report(job.output / REPORT)
-    if not overwrite and before and before.made_of == made_of and (job.output / MODELS).is_dir():
+    before = read_report(job.output)
+    if not overwrite and before and before.made_of == made_of:
         say("database and model are there already")
         return before
     return _map(job, len(images), chosen, made_of)
@@ -161,16 +153,41 @@ def _digest(job: _Job, pairs: list[Pair]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _read_report(path: Path) -> StructureReport | None:
-    """An earlier run's, if there is one that can be read."""
+def report_models(
+    models: Mapping[int, Any], photos: int, left_out: dict[str, str], pairs: int, verified: int, made_of: str
+) -> StructureReport:
+    """The figures of the largest of the models that COLMAP made."""
+    number, best = largest_model(models)
+    return StructureReport(
+        photos=photos,
+        left_out=left_out,
+        pairs=pairs,
+        verified=verified,
+        models=len(models),
+        model=int(number),
+        registered=list(registered_images(best)),
+        points=best.num_points3D(),
+        mean_track_length=best.compute_mean_track_length(),
+        mean_reprojection_error=best.compute_mean_reprojection_error(),
+        made_of=made_of,
+    )
+
+
+def write_report(output: Path, report: StructureReport) -> None:
+    write_whole(output / REPORT, (json.dumps(asdict(report), indent=1) + "\n").encode())
+
+
+def read_report(output: Path) -> StructureReport | None:
+    """An earlier run's, if there is one that can be read, and its models."""
     try:
-        found = json.loads(path.read_bytes())
+        found = json.loads((output / REPORT).read_bytes())
         registered = [
             RegisteredImage(each["name"], each["points"], tuple(each["centre"])) for each in found["registered"]
         ]
-        return StructureReport(**{**found, "registered": registered})
+        report = StructureReport(**{**found, "registered": registered})
     except (OSError, ValueError, TypeError, KeyError):
         return None
+    return report if (output / MODELS).is_dir() else None
 
 
 def _map(job: _Job, photos: int, pairs: list[Pair], made_of: str) -> StructureReport:
@@ -188,65 +205,9 @@ def _map(job: _Job, photos: int, pairs: list[Pair], made_of: str) -> StructureRe
         pairs=pairs,
     )
     job.say(f"mapping: {written.verified} of {written.pairs} pairs passed verification")
-    models = _run_mapper(job, written.images)
-    number, best = max(models.items(), key=lambda item: (item[1].num_reg_images(), item[1].num_points3D()))
-    report = StructureReport(
-        photos=photos,
-        left_out=job.left_out,
-        pairs=written.pairs,
-        verified=written.verified,
-        models=len(models),
-        model=int(number),
-        registered=list(_registered(best)),
-        points=best.num_points3D(),
-        mean_track_length=best.compute_mean_track_length(),
-        mean_reprojection_error=best.compute_mean_reprojection_error(),
-        made_of=made_of,
-    )
-    write_whole(job.output / REPORT, (json.dumps(asdict(report), indent=1) + "\n").encode())
+    settings = job.options.min_model_size, job.options.seed
+    place = job.output / MODELS
+    models = map_database(job.output / DATABASE, job.photos, place, written.images, *settings, job.progress)
+    report = report_models(models, photos, job.left_out, written.pairs, written.verified, made_of)
+    write_report(job.output, report)
     return report
-
-
-def _run_mapper(job: _Job, images: int) -> dict[int, Any]:
-    """Models by number; they take the place of earlier ones when all are there."""
-    from tqdm import tqdm
-
-    pycolmap = import_pycolmap("structure from motion")
-    half, place = job.output / ".sparse.half", job.output / MODELS
-    shutil.rmtree(half, ignore_errors=True)
-    half.mkdir()
-    options = pycolmap.IncrementalPipelineOptions()
-    options.min_model_size = job.options.min_model_size
-    set_known(options, random_seed=job.options.seed)
-    bar = tqdm(total=images, desc="mapping", unit="image", leave=False, disable=None if job.progress else True)
-    try:
-        with bar, _colmap_errors(job.output / DATABASE), quiet(pycolmap):
-            models = pycolmap.incremental_mapping(
-                str(job.output / DATABASE),
-                str(job.photos),
-                str(half),
-                options,
-                next_image_callback=lambda: bar.update() and None,
-            )
-        if not models:
-            reason = "no two of them show enough of the same things from different places"
-            raise LogpolarError(f"no model came of these {images} photos: {reason}")
-        shutil.rmtree(place, ignore_errors=True)
-        half.rename(place)
-    finally:
-        shutil.rmtree(half, ignore_errors=True)
-    return dict(models)
-
-
-@contextlib.contextmanager
-def _colmap_errors(database: Path) -> Iterator[None]:
-    try:
-        yield
-    except (RuntimeError, ValueError, IndexError) as error:
-        raise StorageError(f"{database}: COLMAP could not map it ({first_line(error)})") from error
-
-
-def _registered(model: Any) -> Iterator[RegisteredImage]:
-    for image in sorted((model.images[number] for number in model.reg_image_ids()), key=lambda image: str(image.name)):
-        x, y, z = (float(value) for value in image.projection_center())
-        yield RegisteredImage(image.name, sum(point.has_point3D() for point in image.points2D), (x, y, z))

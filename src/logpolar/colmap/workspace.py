@@ -51,7 +51,7 @@ def read_workspace(folder: str | Path, need_depth: bool = True) -> Scene:
     folder = Path(folder)
     if not folder.is_dir():
         raise StorageError(f"{folder}: no such folder")
-    model = _read_model(_find_model(folder))
+    model = read_model(_find_model(folder))
     finite = [number for number in sorted(model.points3D) if np.isfinite(model.points3D[number].xyz).all()]
     rows = {number: row for row, number in enumerate(finite)}
     points = np.array([model.points3D[number].xyz for number in rows], np.float64).reshape(-1, 3)
@@ -82,7 +82,8 @@ def _find_model(folder: Path) -> Path:
     raise StorageError(f"{folder}: no sparse model (cameras, images and points3D as .bin or .txt) in {places[0]}")
 
 
-def _read_model(place: Path) -> Any:
+def read_model(place: Path) -> Any:
+    """A sparse model of pycolmap from the folder with its files; raises ``StorageError`` for a damaged one."""
     pycolmap = import_pycolmap("reading COLMAP models")
     check_whole(place)
     try:

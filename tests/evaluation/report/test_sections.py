@@ -238,6 +238,7 @@ class TestReport:
         assert missing == [
             "Table 4: AMOS patches, rank-1 by support λ",
             "Without the detector's scale: log-polar against cartesian",
+            "Structure from motion",
         ]
         assert text.count("**Not run.** The command that will run it: `logpolar eval ") == 2
         assert "Not run: Table 4; Without the detector's scale." in text

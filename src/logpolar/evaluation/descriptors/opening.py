@@ -79,10 +79,11 @@ class Descriptor:
     own_keypoints: KeypointSource | None = None  # of a whole feature, which describes no others
 
 
-def open_descriptor(spec: str, device: str = "cpu", keypoints: int | None = None) -> Descriptor:
+def open_descriptor(spec: str, device: str = "cpu", keypoints: int | None = None, threads: int = 0) -> Descriptor:
     """The descriptor of a spec; see above. ``device``: ``"cpu"`` or torch's name of a GPU, ``"cuda"``.
 
     ``keypoints``: how many of an image whole features find at most; None where keypoints are given, which refuses them.
+    ``threads``: of models on the CPU, 0 for all cores.
 
     Raises ``LogpolarError``, one line with the spec, for anything that cannot be opened. SIFT and ONNX files run on
     the CPU in any case; models do so through onnxruntime, and all else needs torch.
@@ -96,7 +97,7 @@ def open_descriptor(spec: str, device: str = "cpu", keypoints: int | None = None
         return _open_network(parsed, device)
     if parsed.name in FEATURE_KINDS:
         return _open_feature(parsed, device, keypoints)
-    return _open_model(parsed, device)
+    return _open_model(parsed, device, threads)
 
 
 def _open_sift(spec: Spec) -> Descriptor:
@@ -121,7 +122,7 @@ def _open_network(spec: Spec, device: str) -> Descriptor:
 
 def _open_feature(spec: Spec, device: str, keypoints: int | None) -> Descriptor:
     if keypoints is None:
-        raise spec.error("has keypoints of its own; it can be measured on images (hpatches, phototourism) only")
+        raise spec.error("has keypoints of its own; it can be measured on images (hpatches, phototourism, sfm) only")
     if spec.name == "opencv":
         extract, options, identity = open_opencv_feature(spec, keypoints)
     else:
@@ -133,7 +134,7 @@ def _open_feature(spec: Spec, device: str, keypoints: int | None) -> Descriptor:
     return Descriptor(label, identity, feature.describe, KeypointSource(feature.detect, identity))
 
 
-def _open_model(spec: Spec, device: str) -> Descriptor:
+def _open_model(spec: Spec, device: str, threads: int) -> Descriptor:
     shipped = spec.head in shipped_models()
     if not (shipped or spec.head.endswith(".safetensors") or Path(spec.head).is_file()):
         kinds = [kind for kind in NETWORK_OPTIONS if kind not in _LABELS]
@@ -142,7 +143,7 @@ def _open_model(spec: Spec, device: str) -> Descriptor:
     spec.options({})
     try:
         model = load_model(spec.head)
-        describe = _model_describer(model, spec, device)
+        describe = _model_describer(model, spec, device, threads)
     except ModelError as error:
         raise spec.error(str(error)) from error
     identity = {"kind": "model", "sha256": model.digest, "sampling": pattern_to_dict(model.sampling)}
@@ -150,9 +151,9 @@ def _open_model(spec: Spec, device: str) -> Descriptor:
     return Descriptor(spec.head if shipped else Path(spec.head).stem, identity, describe)
 
 
-def _model_describer(model: Model, spec: Spec, device: str) -> Describe:
+def _model_describer(model: Model, spec: Spec, device: str, threads: int) -> Describe:
     if device == "cpu":
-        extractor = Extractor(model, max_size=None, runtime=runtime_for(model))
+        extractor = Extractor(model, max_size=None, runtime=runtime_for(model), threads=threads)
         return lambda view, keypoints: extractor.extract(view, keypoints).descriptors
     network = model.network()
     import torch  # is there: the network is made of it

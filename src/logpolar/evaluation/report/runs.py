@@ -23,6 +23,11 @@ _EACH = "*"
 _SCORE = {"pairs": int, "correspondences": int, "fpr95": float, "rank1": float, "rank1_scales_differ_2x": float}
 _POSES = {"pairs": int, "maa10": float, "map15": float}
 
+_MODELS = {
+    **dict.fromkeys(("images", "reduced", "registered", "reduced_registered", "right", "points"), int),
+    **dict.fromkeys(("mean_track_length", "mean_reprojection_error", "rotation_median", "position_median"), float),
+}
+
 # Results by protocol: what each key holds, None being a number that there is none of; "*" stands for any key.
 _LAYOUTS: dict[str, Any] = {
     "patches": {_EACH: {_EACH: {**_SCORE, "fpr95_interval": list, "classes": {"counts": list, "fpr95": list}}}},
@@ -36,6 +41,7 @@ _LAYOUTS: dict[str, Any] = {
         ]
     },
     "amos": {_EACH: {"pairs": int, "views": int, "rank1": float}},
+    "sfm": {_EACH: {"ratio": float, "all": _MODELS, "scenes": {_EACH: {**_MODELS, "pairs": int, "verified": int}}}},
     "phototourism": {_EACH: {"ratio": float, "mean": {_EACH: _POSES}, "stereo": dict, "multi_view": dict}},
     ABLATION: {_EACH: {"pattern": str, "lambda": float, **_SCORE}},
 }

@@ -12,6 +12,7 @@ from logpolar.evaluation.report.figures import (
     sampling_patterns,
 )
 from logpolar.evaluation.report.runs import Run
+from logpolar.evaluation.report.structure import structure_from_motion
 from logpolar.evaluation.report.tables import (
     amos_ranks,
     fpr95_by_scene,
@@ -39,4 +40,5 @@ def paper_sections(runs: Sequence[Run]) -> list[Section]:
         amos_ranks(runs),
         poses(runs),
         without,
+        structure_from_motion(runs),
     ]

@@ -153,6 +153,9 @@ def counts(run: Run) -> str:
             found[f"{result['pairs']} in {result['views']} views"] = None
         elif run.protocol == "phototourism":
             found |= dict.fromkeys(f"{score['pairs']} pairs, {views} views" for views, score in result["mean"].items())
+        elif run.protocol == "sfm":
+            images = ", ".join(f"{score['images']} of {scene}" for scene, score in result["scenes"].items())
+            found[f"{result['all']['images']} images ({images})"] = None
         else:
             score = result.get("mean", result)
             found[f"{score['correspondences']} correspondences in {score['pairs']} image pairs"] = None

@@ -1,0 +1,192 @@
+"""Structure from motion on photos whose cameras are known: by `logpolar sfm` with any descriptor, or by COLMAP alone.
+
+Cameras are compared after a similarity, see ``alignment``. The true ones were mostly found by COLMAP and SIFT, in the
+photos at their full size: what SIFT cannot register at all is not in the scenes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from logpolar.cameras import Camera
+from logpolar.colmap.database_files import connect, verified_pairs
+from logpolar.colmap.incremental import NoModelError
+from logpolar.colmap.sift import SiftOptions, reconstruct_by_sift
+from logpolar.colmap.structure import DATABASE, MODELS, StructureOptions, StructureReport, reconstruct_structure
+from logpolar.colmap.workspace import read_model
+from logpolar.errors import StorageError
+from logpolar.evaluation.poses.scores import plain
+from logpolar.evaluation.structure.alignment import AGREE_DEGREES, AGREE_SHARE, PoseErrors, Poses, align, pose_errors
+from logpolar.evaluation.structure.extractors import open_descriptor_extractor
+from logpolar.evaluation.structure.options import StructureTest
+from logpolar.evaluation.structure.photos import ScenePhotos
+from logpolar.matching import MatchingOptions
+
+Reconstruct = Callable[[Path, Path], StructureReport]
+"""A folder of photos into a folder with database, models and report."""
+
+MEANINGS = {
+    "registered": "images in the largest model",
+    "rotation_median": "degrees, of registered images after the model was aligned to the true cameras",
+    "position_median": "of the same images, in units of the extent, the median distance of true cameras to the middle",
+    "right": f"registered images within {AGREE_DEGREES:g} degrees and {AGREE_SHARE:g} of the extent",
+}
+"""For result files."""
+
+
+def by_descriptor(spec: str, ratio: float, test: StructureTest, device: str = "cpu", jobs: int = 1) -> Reconstruct:
+    """`logpolar sfm` with the descriptor of a spec; see ``open_descriptor``."""
+    opener = partial(open_descriptor_extractor, spec, test.keypoints, test.max_size or None, device)
+    options, matching = StructureOptions(seed=test.seed), MatchingOptions(ratio if ratio < 1 else None)
+
+    def reconstruct(photos: Path, output: Path) -> StructureReport:
+        return reconstruct_structure(photos, output, opener, options, matching, jobs=jobs, progress=True)
+
+    return reconstruct
+
+
+def by_colmap(test: StructureTest) -> Reconstruct:
+    """COLMAP's own SIFT and matcher."""
+    options = SiftOptions(test.keypoints, test.max_size, seed=test.seed)
+    return lambda photos, output: reconstruct_by_sift(photos, output, options, progress=True)
+
+
+@dataclass(frozen=True, eq=False)
+class StructureScore:
+    """Of one scene. Without a model all counts of it are 0, and the rest NaN."""
+
+    images: int
+    reduced: int  # of the images
+    keypoints: float  # mean of an image
+    pairs: int
+    verified: int  # pairs
+    models: int
+    registered: list[str]
+    reduced_registered: int
+    points: int
+    mean_track_length: float
+    mean_reprojection_error: float
+    errors: PoseErrors  # of the registered images; infinite where the model could not be aligned
+
+    @property
+    def right(self) -> int:
+        return int(self.errors.agree.sum())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; None, unlike NaN and infinity, is JSON."""
+        rows = zip(self.registered, self.errors.degrees.tolist(), self.errors.shares.tolist(), strict=True)
+        return {
+            "images": self.images,
+            "reduced": self.reduced,
+            "keypoints_mean": plain(self.keypoints),
+            "pairs": self.pairs,
+            "verified": self.verified,
+            "models": self.models,
+            "registered": len(self.registered),
+            "reduced_registered": self.reduced_registered,
+            "right": self.right,
+            "points": self.points,
+            "mean_track_length": plain(self.mean_track_length),
+            "mean_reprojection_error": plain(self.mean_reprojection_error),
+            "rotation_median": _median(self.errors.degrees),
+            "position_median": _median(self.errors.shares),
+            "columns": ["image", "rotation_error", "position_error"],
+            "rows": [[name, _finite(degrees), _finite(share)] for name, degrees, share in rows],
+        }
+
+
+def _finite(value: float) -> float | None:
+    return round(value, 5) if math.isfinite(value) else None
+
+
+def _median(values: np.ndarray[Any, np.dtype[np.float64]]) -> float | None:
+    return _finite(float(np.median(values))) if len(values) else None
+
+
+def measure_structure(photos: ScenePhotos, folder: Path, output: Path, reconstruct: Reconstruct) -> StructureScore:
+    """Reconstruct the photos, which are in ``folder``, into ``output``, and compare the cameras."""
+    try:
+        report = reconstruct(folder, output)
+    except NoModelError:
+        report = None
+    return score_structure(photos, output, report)
+
+
+def score_structure(photos: ScenePhotos, output: Path, report: StructureReport | None) -> StructureScore:
+    """The score of what was reconstructed into a folder; None if no model came of it."""
+    keypoints, verified = _counts(output / DATABASE)
+    images, reduced = len(photos.names), sum(photos.reduced)
+    pairs = images * (images - 1) // 2
+    if report is None:
+        errors = PoseErrors(np.zeros(0), np.zeros(0))
+        return StructureScore(
+            images, reduced, keypoints / images, pairs, verified, 0, [], 0, 0, math.nan, math.nan, errors
+        )
+    found = read_poses(output / MODELS / str(report.model))
+    small = {name for name, is_reduced in zip(photos.names, photos.reduced, strict=True) if is_reduced}
+    return StructureScore(
+        images=images,
+        reduced=reduced,
+        keypoints=keypoints / images,
+        pairs=pairs,
+        verified=verified,
+        models=report.models,
+        registered=list(found),
+        reduced_registered=len(small & found.keys()),
+        points=report.points,
+        mean_track_length=report.mean_track_length,
+        mean_reprojection_error=report.mean_reprojection_error,
+        errors=camera_errors(found, photos.cameras),
+    )
+
+
+def _counts(database: Path) -> tuple[int, int]:
+    """Keypoints of all images, and pairs that passed verification."""
+    with connect(database) as tables:
+        (keypoints,) = tables.execute("SELECT COALESCE(SUM(rows), 0) FROM keypoints").fetchone()
+    return int(keypoints), verified_pairs(database)
+
+
+def read_poses(model: Path) -> dict[str, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
+    """Rotations and centres of a COLMAP model's cameras by names of images, sorted."""
+    found = read_model(model)
+    poses = {}
+    for number in found.reg_image_ids():
+        image = found.images[number]
+        rotation = np.array(image.cam_from_world().rotation.matrix(), np.float64)
+        poses[str(image.name)] = rotation, np.array(image.projection_center(), np.float64)
+    return dict(sorted(poses.items()))
+
+
+def camera_errors(
+    found: Mapping[str, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]], truth: Mapping[str, Camera]
+) -> PoseErrors:
+    """Errors of the found cameras after the best similarity; ``truth`` has those of all images, and so the extent."""
+    everything = Poses.of([(camera.rotation, camera.centre) for camera in truth.values()])
+    if everything.extent == 0:
+        raise StorageError("the true cameras are all at the same place: positions cannot be compared")
+    known = Poses.of([(truth[name].rotation, truth[name].centre) for name in found])
+    own = Poses.of(list(found.values()))
+    similarity = align(own, known, everything.extent)
+    if similarity is None:
+        return PoseErrors(np.full(len(own), np.inf), np.full(len(own), np.inf))
+    return pose_errors(similarity.of(own), known, everything.extent)
+
+
+def sum_up(scores: Sequence[StructureScore]) -> dict[str, Any]:
+    """All scenes together: counts added up, other figures averaged over scenes that have them."""
+    each = [score.to_dict() for score in scores]
+    counts = ("images", "reduced", "registered", "reduced_registered", "right", "points")
+    means = ("mean_track_length", "mean_reprojection_error", "rotation_median", "position_median")
+    known = {name: [one[name] for one in each if one[name] is not None] for name in means}
+    return {
+        **{name: sum(one[name] for one in each) for name in counts},
+        **{name: _finite(float(np.mean(values))) if values else None for name, values in known.items()},
+    }
