@@ -128,3 +128,30 @@ def write_ablation(folder: Path, recorded: bool = True) -> Path:
         document = {"protocol": "ablation", "command": "logpolar ablate a.toml", "versions": {"logpolar": "9.8.7"}}
         (folder / "ablation.json").write_text(json.dumps({**document, "data": {}, "options": {"seed": 29}}))
     return folder / "table.csv"
+
+
+def structure_results(**registered: int) -> dict[str, Any]:
+    """Of two scenes with 20 and 10 images, of which the first one is registered so far and the second not at all."""
+    results = {}
+    for name, count in registered.items():
+        one = {**_model(20, count), "pairs": 190, "verified": 77, "keypoints_mean": 1234.4, "columns": [], "rows": []}
+        two = {**_model(10, 0), "pairs": 45, "verified": 0, "keypoints_mean": 50.0, "columns": [], "rows": []}
+        together = {**_model(30, count), "reduced": 15, "reduced_registered": 4}
+        results[name] = {"ratio": 0.85, "all": together, "scenes": {"one": one, "two": two}}
+    return results
+
+
+def _model(images: int, registered: int) -> dict[str, Any]:
+    known = registered > 0
+    return {
+        "images": images,
+        "reduced": images // 2,
+        "registered": registered,
+        "reduced_registered": 4 if known else 0,
+        "right": max(registered - 1, 0),
+        "points": 100 * registered,
+        "mean_track_length": 3.456 if known else None,
+        "mean_reprojection_error": 0.678 if known else None,
+        "rotation_median": 0.123 if known else None,
+        "position_median": 0.0456 if known else None,
+    }

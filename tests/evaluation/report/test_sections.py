@@ -14,7 +14,7 @@ from logpolar.errors import LogpolarError
 from logpolar.evaluation.report import paper_numbers as paper
 from logpolar.evaluation.report.runs import read_runs
 from logpolar.evaluation.report.sections import paper_sections
-from logpolar.evaluation.report.writing import write_report
+from logpolar.evaluation.report.writing import counts, write_report
 from report_runs import (
     IDENTITIES,
     amos_results,
@@ -22,6 +22,7 @@ from report_runs import (
     patches_results,
     pose_results,
     retrieval_results,
+    structure_results,
     write_ablation,
     write_run,
 )
@@ -150,6 +151,24 @@ class TestTables:
         assert (polar["stereo, mAP 15, paper"], polar["multi-view, mAP 15, paper"]) == ("0.0448", "0.5427")
         assert (sift["multi-view, mAP 15"], sift["stereo, mAP 15, paper"]) == ("–", "0.0277")
 
+    def test_structure_from_motion(self, tmp_path):
+        options = {"seed": 3, "shrink": 3.0, "keypoints": 2000}
+        write_run(tmp_path, "sfm", structure_results(polar=17, SIFT=9), options=options)
+        section = section_of(tmp_path, "Structure")
+        (table,) = section.tables
+        assert table.caption == "sfm: every second photo 3 times smaller, up to 2000 keypoints."
+        rows = rows_of(table)
+        assert list(rows) == [(scene, name) for scene in ("one", "two", "all") for name in ("polar", "SIFT")]
+        one = rows["one", "polar"]
+        assert (one["registered"], one["reduced ones"], one["right"]) == ("17 of 20", "4 of 10", "16 of 20")
+        assert (one["points"], one["track length"], one["reprojection, px"]) == ("1700", "3.46", "0.68")
+        assert (one["rotation"], one["position"], one["pairs verified"]) == ("0.12", "0.046", "77 of 190")
+        assert (one["keypoints"], one["ratio"]) == ("1234", "0.85")
+        assert (rows["two", "SIFT"]["registered"], rows["two", "SIFT"]["rotation"]) == ("0 of 10", "–")
+        assert (rows["all", "SIFT"]["registered"], rows["all", "SIFT"]["keypoints"]) == ("9 of 30", "–")
+        assert section.ours["sfm"]["polar"]["one"]["points"] == 1700
+        assert counts(section.runs[0]) == "30 images (20 of one, 10 of two)"
+
     def test_figure_5(self, tmp_path):
         write_run(tmp_path, "retrieval", retrieval_results(cart=0.71, polar=0.93))
         rows = rows_of(section_of(tmp_path, "Fig. 5").tables[0])
@@ -240,8 +259,8 @@ class TestReport:
             "Without the detector's scale: log-polar against cartesian",
             "Structure from motion",
         ]
-        assert text.count("**Not run.** The command that will run it: `logpolar eval ") == 2
-        assert "Not run: Table 4; Without the detector's scale." in text
+        assert text.count("**Not run.** The command that will run it: `logpolar eval ") == 3
+        assert "Not run: Table 4; Without the detector's scale; Structure from motion." in text
 
     def test_pictures(self, report):
         names = [
