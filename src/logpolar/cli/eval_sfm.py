@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 COLMAP_SIFT = "colmap-sift"
 """The spec of COLMAP's own features and matcher."""
 
-_SIFT_KINDS = ("sift", "rootsift", COLMAP_SIFT)
 _COLUMNS = (
     *("scene", "registered", "reduced ones", "right", "points", "track length", "reprojection, px"),
     *("rotation, °", "position", "pairs verified", "keypoints", "ratio"),
@@ -92,13 +91,18 @@ def _open(common: Common, test: StructureTest, jobs: int) -> list[_Contestant]:
     specs = [spec for spec in dict.fromkeys(common.specs) if spec != COLMAP_SIFT]
     found = {}
     for each in open_descriptors(common, specs, test.keypoints):
-        kind = each.identity["kind"] if each.identity else ""
-        ratio = test.sift_ratio if kind in _SIFT_KINDS else test.ratio
+        ratio = test.sift_ratio if _is_sift(each.identity or {}) else test.ratio
         way = by_descriptor(each.spec, ratio, test, common.device, jobs) if each.identity else None
         found[each.spec] = _Contestant(each.spec, each.name, each.identity, ratio, way)
     if COLMAP_SIFT in common.specs:
-        found[COLMAP_SIFT] = _Contestant(COLMAP_SIFT, "COLMAP SIFT", _colmap_identity(), 0.8, by_colmap(test))
+        identity = _colmap_identity()
+        found[COLMAP_SIFT] = _Contestant(COLMAP_SIFT, "COLMAP SIFT", identity, identity["max_ratio"], by_colmap(test))
     return [found[spec] for spec in dict.fromkeys(common.specs)]
+
+
+def _is_sift(identity: dict[str, Any]) -> bool:
+    """OpenCV's or kornia's SIFT, with keypoints of its own or not."""
+    return identity.get("kind") in ("sift", "rootsift") or "SIFT" in identity.get("class", "")
 
 
 def _colmap_identity() -> dict[str, Any]:
