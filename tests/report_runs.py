@@ -134,8 +134,8 @@ def structure_results(**registered: int) -> dict[str, Any]:
     """Of two scenes with 20 and 10 images, of which the first one is registered so far and the second not at all."""
     results = {}
     for name, count in registered.items():
-        one = {**_model(20, count), "pairs": 190, "verified": 77, "keypoints_mean": 1234.4, "columns": [], "rows": []}
-        two = {**_model(10, 0), "pairs": 45, "verified": 0, "keypoints_mean": 50.0, "columns": [], "rows": []}
+        one = {**_model(20, count), "pairs": 190, "verified": 77, "keypoints_mean": 1234.4, "repeats": []}
+        two = {**_model(10, 0), "pairs": 45, "verified": 0, "keypoints_mean": 50.0, "repeats": []}
         together = {**_model(30, count), "reduced": 15, "reduced_registered": 4}
         results[name] = {"ratio": 0.85, "all": together, "scenes": {"one": one, "two": two}}
     return results
@@ -146,7 +146,9 @@ def _model(images: int, registered: int) -> dict[str, Any]:
     return {
         "images": images,
         "reduced": images // 2,
-        "registered": registered,
+        "registered": registered + 0.25 if known else 0.0,
+        "registered_least": max(registered - 1, 0),
+        "registered_most": registered + 2 if known else 0,
         "reduced_registered": 4 if known else 0,
         "right": max(registered - 1, 0),
         "points": 100 * registered,

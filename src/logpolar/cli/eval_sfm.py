@@ -27,7 +27,7 @@ from logpolar.errors import LogpolarError
 from logpolar.evaluation.structure.options import StructureTest
 
 if TYPE_CHECKING:
-    from logpolar.evaluation.structure.measuring import Reconstruct, StructureScore
+    from logpolar.evaluation.structure.measuring import Reconstruct, SceneScore
     from logpolar.evaluation.structure.photos import ScenePhotos
 
 COLMAP_SIFT = "colmap-sift"
@@ -61,7 +61,7 @@ def sfm(scenes: tuple[Path, ...], jobs: int, **values: Any) -> None:
     common, test = take_common(values), make_settings(StructureTest, values)
     contestants = _open(common, test, jobs)
     chosen = _choose(scenes, test)
-    found: dict[str, dict[str, StructureScore]] = {each.name: {} for each in contestants if each.reconstruct}
+    found: dict[str, dict[str, SceneScore]] = {each.name: {} for each in contestants if each.reconstruct}
     with working(common), _place(common) as place:
         for photos in chosen:
             _measure(photos, contestants, found, place, test)
@@ -147,7 +147,7 @@ def _place(common: Common) -> Iterator[Path]:
 def _measure(
     photos: ScenePhotos,
     contestants: list[_Contestant],
-    found: dict[str, dict[str, StructureScore]],
+    found: dict[str, dict[str, SceneScore]],
     place: Path,
     test: StructureTest,
 ) -> None:
@@ -161,9 +161,10 @@ def _measure(
     write_photos(photos, folder / "photos", test.shrink)
     for each in bar(scene, "model")([each for each in contestants if each.reconstruct]):
         settings = {"identity": each.identity, "ratio": each.ratio, **asdict(test)}
+        del settings["repeats"]  # more of them go on in the same folder
         output = folder / Path(cache_name("model", each.name, settings)).stem
         assert each.reconstruct is not None
-        found[each.name][scene] = measure_structure(photos, folder / "photos", output, each.reconstruct)
+        found[each.name][scene] = measure_structure(photos, folder / "photos", output, each.reconstruct, test)
 
 
 def _data(photos: ScenePhotos, test: StructureTest) -> dict[str, Any]:
@@ -174,7 +175,7 @@ def _data(photos: ScenePhotos, test: StructureTest) -> dict[str, Any]:
 # Results
 
 
-def _add(report: Report, each: _Contestant, scores: dict[str, StructureScore], seed: int) -> None:
+def _add(report: Report, each: _Contestant, scores: dict[str, SceneScore], seed: int) -> None:
     from logpolar.evaluation.structure.measuring import sum_up
 
     scenes = {scene: score.to_dict() for scene, score in scores.items()}
@@ -182,7 +183,7 @@ def _add(report: Report, each: _Contestant, scores: dict[str, StructureScore], s
     report.results[each.name] = {"ratio": each.ratio, "all": together, "scenes": scenes}
     rows = {**scenes, "all": together} if len(scenes) > 1 else scenes
     for scene, values in rows.items():
-        plain = {key: value for key, value in values.items() if key not in ("columns", "rows")}
+        plain = {key: value for key, value in values.items() if key != "repeats"}
         report.records[""].append({"descriptor": each.name, "scene": scene, "seed": seed, "ratio": each.ratio, **plain})
         report.add(each.name, [scene, *_cells(values), f"{each.ratio:g}"])
 
@@ -191,14 +192,14 @@ def _cells(values: dict[str, Any]) -> list[str]:
     from logpolar.evaluation.formatting import decimal
 
     def share(name: str, whole: str) -> str:
-        return f"{values[name]} of {values[whole]}"
+        return f"{values[name]:.4g} of {values[whole]}"
 
     counted = "verified" in values
     return [
-        share("registered", "images"),
+        f"{share('registered', 'images')} ({values['registered_least']} - {values['registered_most']})",
         share("reduced_registered", "reduced") if values["reduced"] else "",
         share("right", "images"),
-        str(values["points"]),
+        f"{values['points']:.0f}",
         decimal(values["mean_track_length"], 2),
         decimal(values["mean_reprojection_error"], 2),
         decimal(values["rotation_median"], 2),
@@ -215,6 +216,11 @@ def _add_notes(report: Report, test: StructureTest, scenes: int) -> None:
         f"Registered: {MEANINGS['registered']}. Right: {MEANINGS['right']}. Rotation and position are medians: "
         f"{MEANINGS['rotation_median']}; {MEANINGS['position_median']}."
     )
+    if test.repeats > 1:
+        report.notes.append(
+            f"Means of {test.repeats} models from the same matches, COLMAP's mapper started with different seeds; "
+            "behind the registered images the least and the most."
+        )
     if test.shrink > 1:
         report.notes.append(f"Every second image, by name, is {test.shrink:g} times smaller: the reduced ones.")
     if scenes > 1:

@@ -4,6 +4,7 @@ OUTPUT/features.h5, matches.h5, pairs.txt   what `extract` and `match-features` 
 OUTPUT/database.db                          the COLMAP database, verified
 OUTPUT/sparse/0, 1, ...                     the models, as COLMAP's mapper writes them
 OUTPUT/report.json                          what came of it, and what the last two were made of
+OUTPUT/repeats/SEED/sparse, report.json     the same from other seeds, if ``map_again`` was called
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from logpolar.colmap.database_files import connect, verified_pairs
 from logpolar.colmap.exporting import CameraMode, ExportOptions, camera_mode_setting, export_database
 from logpolar.colmap.incremental import RegisteredImage, largest_model, map_database, registered_images
 from logpolar.colmap.library import import_pycolmap
@@ -27,6 +29,7 @@ if TYPE_CHECKING:  # the command line's options are made of this module, and the
     from logpolar.folders import OpenExtractor
     from logpolar.matching import MatchingOptions
 
+REPEATS = "repeats"
 FEATURES, MATCHES, PAIRS, DATABASE, MODELS, REPORT = (
     "features.h5",
     "matches.h5",
@@ -151,6 +154,30 @@ def _digest(job: _Job, pairs: list[Pair]) -> str:
     with MatchFile(job.output / MATCHES) as file:
         content = [sorted(pairs), file.settings, asdict(job.options)]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def map_again(photos: str | Path, output: str | Path, seed: int, min_model_size: int = 3) -> StructureReport:
+    """Models of the database that an earlier call left in ``output``, from another seed, with a report of their own.
+
+    They are put into ``repeats/SEED`` there, and found again unless the database's matches have changed since.
+    """
+    photos, output = Path(photos), Path(output)
+    place = output / REPEATS / str(seed)
+    with connect(output / DATABASE) as tables:
+        (images,) = tables.execute("SELECT COUNT(*) FROM images").fetchone()
+        (pairs,) = tables.execute("SELECT COUNT(*) FROM two_view_geometries").fetchone()
+        matches = tables.execute("SELECT pair_id, rows, data FROM two_view_geometries ORDER BY pair_id")
+        digest = hashlib.sha256(repr((seed, min_model_size)).encode())
+        for row in matches:
+            digest.update(repr(row).encode())
+    before = read_report(place)
+    if before and before.made_of == digest.hexdigest():
+        return before
+    place.mkdir(parents=True, exist_ok=True)
+    models = map_database(output / DATABASE, photos, place / MODELS, images, min_model_size, seed)
+    report = report_models(models, images, {}, pairs, verified_pairs(output / DATABASE), digest.hexdigest())
+    write_report(place, report)
+    return report
 
 
 def report_models(

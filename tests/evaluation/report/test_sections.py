@@ -152,20 +152,24 @@ class TestTables:
         assert (sift["multi-view, mAP 15"], sift["stereo, mAP 15, paper"]) == ("–", "0.0277")
 
     def test_structure_from_motion(self, tmp_path):
-        options = {"seed": 3, "shrink": 3.0, "keypoints": 2000}
+        options = {"seed": 3, "shrink": 3.0, "keypoints": 2000, "repeats": 5}
         write_run(tmp_path, "sfm", structure_results(polar=17, SIFT=9), options=options)
         section = section_of(tmp_path, "Structure")
         (table,) = section.tables
-        assert table.caption == "sfm: every second photo 3 times smaller, up to 2000 keypoints."
+        assert table.caption == "sfm: every second photo 3 times smaller, up to 2000 keypoints, 5 models each."
         rows = rows_of(table)
         assert list(rows) == [(scene, name) for scene in ("one", "two", "all") for name in ("polar", "SIFT")]
         one = rows["one", "polar"]
-        assert (one["registered"], one["reduced ones"], one["right"]) == ("17 of 20", "4 of 10", "16 of 20")
+        assert (one["registered"], one["reduced ones"], one["right"]) == (
+            "17.25 of 20 (16 - 19)",
+            "4 of 10",
+            "16 of 20",
+        )
         assert (one["points"], one["track length"], one["reprojection, px"]) == ("1700", "3.46", "0.68")
         assert (one["rotation"], one["position"], one["pairs verified"]) == ("0.12", "0.046", "77 of 190")
         assert (one["keypoints"], one["ratio"]) == ("1234", "0.85")
-        assert (rows["two", "SIFT"]["registered"], rows["two", "SIFT"]["rotation"]) == ("0 of 10", "–")
-        assert (rows["all", "SIFT"]["registered"], rows["all", "SIFT"]["keypoints"]) == ("9 of 30", "–")
+        assert (rows["two", "SIFT"]["registered"], rows["two", "SIFT"]["rotation"]) == ("0 of 10 (0 - 0)", "–")
+        assert (rows["all", "SIFT"]["registered"], rows["all", "SIFT"]["keypoints"]) == ("9.25 of 30 (8 - 11)", "–")
         assert section.ours["sfm"]["polar"]["one"]["points"] == 1700
         assert counts(section.runs[0]) == "30 images (20 of one, 10 of two)"
 

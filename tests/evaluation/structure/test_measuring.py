@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import shutil
 from dataclasses import replace
 
 import cv2
@@ -19,6 +20,7 @@ from logpolar.evaluation.poses.scenes import read_scene
 from logpolar.evaluation.structure.alignment import Poses
 from logpolar.evaluation.structure.extractors import open_descriptor_extractor
 from logpolar.evaluation.structure.measuring import (
+    SceneScore,
     by_colmap,
     by_descriptor,
     camera_errors,
@@ -33,7 +35,7 @@ from logpolar.extraction import Extractor
 from logpolar.keypoints import Keypoints
 from synthetic_world import standard_world, write_workspace
 
-TEST = StructureTest(keypoints=700)
+TEST = StructureTest(keypoints=700, repeats=1)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +59,7 @@ def measured(photos, tmp_path_factory):
     found = {}
     for name, way in (("rootsift", by_descriptor("rootsift", 0.8, TEST)), ("colmap", by_colmap(TEST))):
         output = tmp_path_factory.mktemp("models") / name
-        found[name] = output, measure_structure(*photos, output, way)
+        found[name] = output, measure_structure(*photos, output, way, TEST).repeats[0]
     return found
 
 
@@ -85,23 +87,47 @@ class TestScores:
         tracks = [len(point.track.elements) for point in model.points3D.values()]
         assert (score.points, score.mean_track_length) == (len(tracks), pytest.approx(np.mean(tracks)))
 
-    def test_no_model(self, photos, measured, tmp_path):
+    def test_no_model(self, photos, measured):
         def fail(folder, output):
             raise NoModelError("none")
 
-        score = measure_structure(*photos, measured["colmap"][0], fail)
+        found = measure_structure(*photos, measured["colmap"][0], fail, TEST)
+        (score,) = found.repeats
         assert (score.images, score.registered, score.right, score.models, score.points) == (6, [], 0, 0, 0)
-        plain = score.to_dict()
+        plain = found.to_dict()
         assert plain["rotation_median"] is plain["position_median"] is plain["mean_track_length"] is None
-        assert (plain["registered"], plain["rows"], plain["pairs"]) == (0, [], 15)
+        assert (plain["registered"], plain["registered_most"], plain["pairs"]) == (0, 0, 15)
 
-    def test_sums(self, measured, photos):
-        whole = measured["colmap"][1]
-        none = score_structure(photos[0], measured["colmap"][0], None)
-        both = sum_up([whole, none])
-        assert (both["images"], both["registered"], both["right"], both["points"]) == (12, 6, 6, whole.points)
-        assert both["rotation_median"] == whole.to_dict()["rotation_median"]
-        assert sum_up([none])["position_median"] is None
+    def test_means_and_sums(self, measured, photos):
+        output, whole = measured["colmap"]
+        none = score_structure(photos[0], output / DATABASE, output, None)
+        scene = SceneScore([whole, none])
+        plain, own = scene.to_dict(), whole.to_dict()
+        assert (plain["registered"], plain["registered_least"], plain["registered_most"]) == (3, 0, 6)
+        assert (plain["images"], plain["right"], plain["points"]) == (6, 3, whole.points / 2)
+        assert plain["rotation_median"] == own["rotation_median"]  # of those that have one
+        assert plain["repeats"] == [own, none.to_dict()]
+        both = sum_up([scene, SceneScore([none])])
+        assert (both["images"], both["registered"], both["registered_most"], both["right"]) == (12, 3, 6, 3)
+        assert both["position_median"] == own["position_median"]
+        assert sum_up([SceneScore([none])])["position_median"] is None
+
+    def test_repeats(self, photos, measured, tmp_path, monkeypatch):
+        """From the same matches with seeds that follow; a second call finds them again."""
+        output = shutil.copytree(measured["rootsift"][0], tmp_path / "model")
+        seeds, mapping = [], pycolmap.incremental_mapping
+
+        def counted(database, images, place, options, **more):
+            seeds.append(options.random_seed)
+            return mapping(database, images, place, options, **more)
+
+        monkeypatch.setattr(pycolmap, "incremental_mapping", counted)
+        way = by_descriptor("rootsift", 0.8, TEST)
+        found = [measure_structure(*photos, output, way, replace(TEST, repeats=2)).to_dict() for _ in range(2)]
+        assert seeds == [1]
+        assert found[0] == found[1]
+        assert [each["registered"] for each in found[0]["repeats"]] == [6, 6]
+        assert found[0]["repeats"][0] == measured["rootsift"][1].to_dict()
 
 
 class TestColmap:
@@ -125,8 +151,8 @@ class TestColmap:
     def test_second_run_gives_the_first_ones_result(self, photos, measured, monkeypatch):
         monkeypatch.setattr(pycolmap, "extract_features", lambda *_, **__: pytest.fail("was finished before"))
         output, score = measured["colmap"]
-        again = measure_structure(*photos, output, by_colmap(TEST))
-        assert again.to_dict() == score.to_dict()
+        again = measure_structure(*photos, output, by_colmap(TEST), TEST)
+        assert again.repeats[0].to_dict() == score.to_dict()
 
     def test_other_options_start_anew(self, photos, measured, monkeypatch):
         monkeypatch.setattr(pycolmap, "extract_features", lambda *_, **__: pytest.fail("anew"))

@@ -24,7 +24,8 @@ _SCORE = {"pairs": int, "correspondences": int, "fpr95": float, "rank1": float, 
 _POSES = {"pairs": int, "maa10": float, "map15": float}
 
 _MODELS = {
-    **dict.fromkeys(("images", "reduced", "registered", "reduced_registered", "right", "points"), int),
+    **dict.fromkeys(("images", "reduced", "registered_least", "registered_most"), int),
+    **dict.fromkeys(("registered", "reduced_registered", "right", "points"), float),
     **dict.fromkeys(("mean_track_length", "mean_reprojection_error", "rotation_median", "position_median"), float),
 }
 

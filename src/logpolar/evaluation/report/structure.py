@@ -17,8 +17,9 @@ _NOTE = (
     "more keypoints than the limit, all pairs are matched, verification and mapper are the same. Right are images "
     "in the largest model within 5 degrees and 0.1 of the extent, the median distance of true cameras to their "
     "middle. Rotation (degrees) and position (in extents) are medians of registered images: whoever registers "
-    "only the easy ones can be ahead there. COLMAP's threads make runs differ by a few points, and where little "
-    "holds a model together by images. Scenes whose true cameras come from COLMAP with SIFT lack what SIFT cannot "
+    "only the easy ones can be ahead there. The mapper leaves much to chance where lenses are unknown: figures "
+    "are means of several models from the same matches, with seeds that follow, and behind the registered images "
+    "are the least and the most. Scenes whose true cameras come from COLMAP with SIFT lack what SIFT cannot "
     "register."
 )
 _COLUMNS = (
@@ -56,19 +57,20 @@ def _table(run: Run) -> Table:
     shrink = run.options.get("shrink", 1)
     reduced = f"every second photo {shrink:g} times smaller" if shrink > 1 else "photos as they are"
     keypoints = run.options.get("keypoints")
-    return Table(f"{run.label}: {reduced}, up to {keypoints} keypoints.", ["scene", "descriptor", *_COLUMNS], rows)
+    caption = f"{run.label}: {reduced}, up to {keypoints} keypoints, {run.options.get('repeats')} models each."
+    return Table(caption, ["scene", "descriptor", *_COLUMNS], rows)
 
 
 def _cells(score: Mapping[str, Any]) -> list[str]:
     def share(name: str, whole: str) -> str:
-        return f"{score[name]} of {score[whole]}" if score.get(whole) else NONE
+        return f"{score[name]:.4g} of {score[whole]}" if score.get(whole) else NONE
 
     numbers = (("mean_track_length", 2), ("mean_reprojection_error", 2), ("rotation_median", 2), ("position_median", 3))
     return [
-        share("registered", "images"),
+        f"{share('registered', 'images')} ({score['registered_least']} - {score['registered_most']})",
         share("reduced_registered", "reduced"),
         share("right", "images"),
-        str(score["points"]),
+        f"{score['points']:.0f}",
         *(decimal(score[name], digits) or NONE for name, digits in numbers),
         share("verified", "pairs"),
         decimal(score.get("keypoints_mean"), 0) or NONE,
@@ -76,4 +78,4 @@ def _cells(score: Mapping[str, Any]) -> list[str]:
 
 
 def _figures(score: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in score.items() if name not in ("columns", "rows")}
+    return {name: value for name, value in score.items() if name != "repeats"}

@@ -19,7 +19,15 @@ from logpolar.cameras import Camera
 from logpolar.colmap.database_files import connect, verified_pairs
 from logpolar.colmap.incremental import NoModelError
 from logpolar.colmap.sift import SiftOptions, reconstruct_by_sift
-from logpolar.colmap.structure import DATABASE, MODELS, StructureOptions, StructureReport, reconstruct_structure
+from logpolar.colmap.structure import (
+    DATABASE,
+    MODELS,
+    REPEATS,
+    StructureOptions,
+    StructureReport,
+    map_again,
+    reconstruct_structure,
+)
 from logpolar.colmap.workspace import read_model
 from logpolar.errors import StorageError
 from logpolar.evaluation.poses.scores import plain
@@ -60,7 +68,7 @@ def by_colmap(test: StructureTest) -> Reconstruct:
 
 @dataclass(frozen=True, eq=False)
 class StructureScore:
-    """Of one scene. Without a model all counts of it are 0, and the rest NaN."""
+    """Of one model of a scene. Without a model all counts of it are 0, and the rest NaN."""
 
     images: int
     reduced: int  # of the images
@@ -102,6 +110,35 @@ class StructureScore:
         }
 
 
+_COUNTS = ("registered", "reduced_registered", "right", "points")
+_FIGURES = ("mean_track_length", "mean_reprojection_error", "rotation_median", "position_median")
+_SAME = ("images", "reduced", "keypoints_mean", "pairs", "verified")
+
+
+@dataclass(frozen=True, eq=False)
+class SceneScore:
+    """Of one scene that was mapped several times from the same matches."""
+
+    repeats: list[StructureScore]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Means over repeats, errors over those that have them; the least and the most that were registered."""
+        each = [score.to_dict() for score in self.repeats]
+        registered = [one["registered"] for one in each]
+        return {
+            **{name: each[0][name] for name in _SAME},
+            **{name: _mean([one[name] for one in each]) for name in (*_COUNTS, *_FIGURES)},
+            "registered_least": min(registered),
+            "registered_most": max(registered),
+            "repeats": each,
+        }
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return _finite(float(np.mean(known))) if known else None
+
+
 def _finite(value: float) -> float | None:
     return round(value, 5) if math.isfinite(value) else None
 
@@ -110,18 +147,26 @@ def _median(values: np.ndarray[Any, np.dtype[np.float64]]) -> float | None:
     return _finite(float(np.median(values))) if len(values) else None
 
 
-def measure_structure(photos: ScenePhotos, folder: Path, output: Path, reconstruct: Reconstruct) -> StructureScore:
-    """Reconstruct the photos, which are in ``folder``, into ``output``, and compare the cameras."""
+def measure_structure(
+    photos: ScenePhotos, folder: Path, output: Path, reconstruct: Reconstruct, test: StructureTest
+) -> SceneScore:
+    """Reconstruct the photos, which are in ``folder``, into ``output``, as often as the test says; compare cameras."""
+    ways: list[tuple[Path, Callable[[], StructureReport]]] = [(output, partial(reconstruct, folder, output))]
+    for seed in range(test.seed + 1, test.seed + test.repeats):
+        ways.append((output / REPEATS / str(seed), partial(map_again, folder, output, seed)))
+    return SceneScore([score_structure(photos, output / DATABASE, place, _unless_none(way)) for place, way in ways])
+
+
+def _unless_none(way: Callable[[], StructureReport]) -> StructureReport | None:
     try:
-        report = reconstruct(folder, output)
+        return way()
     except NoModelError:
-        report = None
-    return score_structure(photos, output, report)
+        return None
 
 
-def score_structure(photos: ScenePhotos, output: Path, report: StructureReport | None) -> StructureScore:
-    """The score of what was reconstructed into a folder; None if no model came of it."""
-    keypoints, verified = _counts(output / DATABASE)
+def score_structure(photos: ScenePhotos, database: Path, place: Path, report: StructureReport | None) -> StructureScore:
+    """The score of models below a folder; the report is None if there are none."""
+    keypoints, verified = _counts(database)
     images, reduced = len(photos.names), sum(photos.reduced)
     pairs = images * (images - 1) // 2
     if report is None:
@@ -129,7 +174,7 @@ def score_structure(photos: ScenePhotos, output: Path, report: StructureReport |
         return StructureScore(
             images, reduced, keypoints / images, pairs, verified, 0, [], 0, 0, math.nan, math.nan, errors
         )
-    found = read_poses(output / MODELS / str(report.model))
+    found = read_poses(place / MODELS / str(report.model))
     small = {name for name, is_reduced in zip(photos.names, photos.reduced, strict=True) if is_reduced}
     return StructureScore(
         images=images,
@@ -180,13 +225,11 @@ def camera_errors(
     return pose_errors(similarity.of(own), known, everything.extent)
 
 
-def sum_up(scores: Sequence[StructureScore]) -> dict[str, Any]:
+def sum_up(scores: Sequence[SceneScore]) -> dict[str, Any]:
     """All scenes together: counts added up, other figures averaged over scenes that have them."""
     each = [score.to_dict() for score in scores]
-    counts = ("images", "reduced", "registered", "reduced_registered", "right", "points")
-    means = ("mean_track_length", "mean_reprojection_error", "rotation_median", "position_median")
-    known = {name: [one[name] for one in each if one[name] is not None] for name in means}
+    counts = ("images", "reduced", *_COUNTS, "registered_least", "registered_most")
     return {
-        **{name: sum(one[name] for one in each) for name in counts},
-        **{name: _finite(float(np.mean(values))) if values else None for name, values in known.items()},
+        **{name: round(sum(one[name] for one in each), 5) for name in counts},
+        **{name: _mean([one[name] for one in each]) for name in _FIGURES},
     }

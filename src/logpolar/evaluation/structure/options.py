@@ -21,6 +21,7 @@ class StructureTest:
     max_size: int = setting(DEFAULT_MAX_SIZE, "Larger images are reduced to this longer side in pixels; 0 never is.", 0)
     ratio: float = setting(DEFAULT_RATIO, "Ratio test of learned descriptors.", 0.01, 1)
     sift_ratio: float = setting(SIFT_RATIO, "Ratio test of SIFT's; 0.8 is usual, and COLMAP's own.", 0.01, 1)
+    repeats: int = setting(3, "Models are mapped so many times, with seeds that follow; figures are means.", 1)
     seed: int = setting(0, "Draws images, and starts COLMAP.", 0)
 
     def __post_init__(self) -> None:
