@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 
 import numpy as np
@@ -27,7 +28,7 @@ _CHECK_TOLERANCE = 0.02
 """Largest distance to the descriptors that the file of a variant states."""
 
 
-PATCHES = 1024
+PATCHES = 512
 """Keypoints of an image whose patches exist at the same time."""
 
 
@@ -46,7 +47,16 @@ class Runtime(ABC):
         """Descriptors (N, 128) of keypoints of an image; of patches no more than ``PATCHES`` exist at a time."""
         pyramid = ImagePyramid(gray)
         parts = [keypoints[start : start + PATCHES] for start in range(0, len(keypoints), PATCHES)]
-        found = [self.describe(pyramid.sample(part, pattern)) for part in parts]
+        found: list[FloatArray] = []
+        # While the network describes a part, the next is cut.
+        with ThreadPoolExecutor(1) as ahead:
+            upcoming = [ahead.submit(pyramid.sample, part, pattern) for part in parts[:1]]
+            for part in [*parts[1:], None]:
+                patches = upcoming.pop().result() if upcoming else None
+                if part is not None:
+                    upcoming.append(ahead.submit(pyramid.sample, part, pattern))
+                if patches is not None:
+                    found.append(self.describe(patches))
         return np.concatenate(found) if found else np.zeros((0, DESCRIPTOR_SIZE), np.float32)
 
     @abstractmethod
@@ -92,7 +102,7 @@ class OnnxRuntime(Runtime):
 class OpenVinoRuntime(Runtime):
     """OpenVINO on the CPU: as many chunks at a time as there are ``threads``, 0 for all cores."""
 
-    def __init__(self, model: Model, chunk: int = 32, threads: int = 0) -> None:
+    def __init__(self, model: Model, chunk: int = 64, threads: int = 0) -> None:
         try:
             import openvino
 
@@ -112,6 +122,8 @@ class OpenVinoRuntime(Runtime):
         options = {
             "NUM_STREAMS": threads,
             "INFERENCE_NUM_THREADS": threads,
+            # Or the threads of all processes would be tied to the same first cores.
+            "ENABLE_CPU_PINNING": False,
             # What is not in 8 bit in an int8 variant is float32, as its convention says.
             "INFERENCE_PRECISION_HINT": "bf16" if precision == "bfloat16" else "f32",
         }

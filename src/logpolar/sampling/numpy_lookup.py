@@ -78,10 +78,13 @@ class ImagePyramid:
         values = np.empty_like(x)
         for number in np.unique(lower).tolist():
             here = np.flatnonzero(lower == number)
-            fine = self._bilinear(number, x[here], y[here])
+            at = np.take(x, here, axis=0), np.take(y, here, axis=0)
+            fine = self._bilinear(number, *at)
             if number < self.top:
-                coarse = self._bilinear(number + 1, x[here], y[here])
-                fine += share[here] * (coarse - fine)
+                coarse = self._bilinear(number + 1, *at)
+                coarse -= fine
+                coarse *= share[here]
+                fine += coarse
             values[here] = fine
         count, columns = points.spacing.shape
         return np.asarray(values.reshape(count, columns, -1).transpose(0, 2, 1), np.float32)
