@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 
 import numpy as np
-from description import peak_megabytes
 
 from common import save
+from speed_subjects.measuring import peak_megabytes
 
 COUNT, LENGTH, SEED = 22_000, 128, 0
 
