@@ -128,7 +128,7 @@ class TestOfHloc:
 
 
 class TestRefusals:
-    def refuse(self, scene, output, words, **changes):
+    def assert_refused(self, scene, output, words, **changes):
         arguments = {"features": scene / "features.h5", "matches": scene / "matches.h5", "photos": scene / "photos"}
         with pytest.raises(StorageError, match=words):
             export_database(**{**arguments, "output": output, **changes})
@@ -138,8 +138,8 @@ class TestRefusals:
         (tmp_path / "photos").mkdir()
         cv2.imwrite(str(tmp_path / "photos" / "0.png"), np.zeros((240, 320), np.uint8))
         words = r"5 of 6 images .* not there: 1\.png, 2\.png, 3\.png, \.\.\."
-        self.refuse(scene, tmp_path / "d.db", words, photos=tmp_path / "photos")
-        self.refuse(scene, tmp_path / "d.db", "no such folder", photos=tmp_path / "none")
+        self.assert_refused(scene, tmp_path / "d.db", words, photos=tmp_path / "photos")
+        self.assert_refused(scene, tmp_path / "d.db", "no such folder", photos=tmp_path / "none")
 
     def test_photos_of_another_size(self, scene, tmp_path):
         with h5py.File(scene / "features.h5") as file:
@@ -148,20 +148,22 @@ class TestRefusals:
         for name in (*names, "deep/5.png"):
             cv2.imwrite(str(tmp_path / "photos" / name), np.zeros((120, 160), np.uint8))
         words = "0.png: the image has 320 x 240 pixels, but its camera 160 x 120"
-        self.refuse(scene, tmp_path / "d.db", words, photos=tmp_path / "photos")
+        self.assert_refused(scene, tmp_path / "d.db", words, photos=tmp_path / "photos")
 
     def test_images_are_not_in_the_database_of_cameras(self, scene, tmp_path):
         given = write_database(tmp_path / "given.db", "3.11", {"0.png": None})
-        self.refuse(scene, tmp_path / "d.db", "5 of 6 images", photos=None, cameras=given)
+        self.assert_refused(scene, tmp_path / "d.db", "5 of 6 images", photos=None, cameras=given)
 
     def test_matches_of_other_features(self, scene, tmp_path):
         hloc_readers.write_matches(tmp_path / "m.h5", "0.png", "1.png", [9999])
-        self.refuse(scene, tmp_path / "d.db", "'0.png' and '1.png': .*made of others", matches=tmp_path / "m.h5")
+        self.assert_refused(
+            scene, tmp_path / "d.db", "'0.png' and '1.png': .*made of others", matches=tmp_path / "m.h5"
+        )
 
     def test_an_existing_output(self, scene, tmp_path):
         (tmp_path / "d.db").write_text("my diary")
-        self.refuse(scene, tmp_path / "d.db", "exists already")
-        self.refuse(scene, tmp_path / "d.db", "not a COLMAP database", overwrite=True)
+        self.assert_refused(scene, tmp_path / "d.db", "exists already")
+        self.assert_refused(scene, tmp_path / "d.db", "not a COLMAP database", overwrite=True)
         assert (tmp_path / "d.db").read_text() == "my diary"
 
 

@@ -128,7 +128,7 @@ class TestPairs:
 
 
 class TestRefusals:
-    def refuse(self, source, photos, words, kind=StorageError):
+    def assert_refused(self, source, photos, words, kind=StorageError):
         output = source.parent / "new.db"
         with pytest.raises(kind, match=words):
             redescribe(source, photos, output)
@@ -139,53 +139,53 @@ class TestRefusals:
         source = write_database(tmp_path / "old.db", "3.11", some_images())
         with contextlib.closing(sqlite3.connect(source, isolation_level=None)) as other:
             other.execute("BEGIN EXCLUSIVE")
-            self.refuse(source, photos, r"old\.db: another program has locked")
+            self.assert_refused(source, photos, r"old\.db: another program has locked")
 
     @pytest.mark.parametrize("content", [b"", b"text", b"SQLite format 3\0" + bytes(200)])
     def test_not_a_database(self, tmp_path, photos, content):
         (tmp_path / "old.db").write_bytes(content)
-        self.refuse(tmp_path / "old.db", photos, r"old\.db: not a COLMAP database")
+        self.assert_refused(tmp_path / "old.db", photos, r"old\.db: not a COLMAP database")
 
     def test_another_program_s_database(self, tmp_path, photos):
         with contextlib.closing(sqlite3.connect(tmp_path / "old.db")) as database:
             database.execute("CREATE TABLE images (name TEXT)")
-        self.refuse(tmp_path / "old.db", photos, "has no tables cameras, descriptors")
+        self.assert_refused(tmp_path / "old.db", photos, "has no tables cameras, descriptors")
 
     def test_a_layout_of_the_future(self, tmp_path, photos):
         source = write_database(tmp_path / "old.db", "now", some_images())
         with contextlib.closing(sqlite3.connect(source)) as database, database:
             database.execute("ALTER TABLE images RENAME COLUMN camera_id TO lens_id")
-        self.refuse(source, photos, r"old\.db.* newer COLMAP")
+        self.assert_refused(source, photos, r"old\.db.* newer COLMAP")
 
     def test_missing(self, tmp_path, photos):
-        self.refuse(tmp_path / "old.db", photos, r"old\.db: no such file")
+        self.assert_refused(tmp_path / "old.db", photos, r"old\.db: no such file")
 
     @pytest.mark.parametrize("count", [0, 1])
     def test_too_few_images(self, tmp_path, photos, count):
         source = write_database(tmp_path / "old.db", "3.11", some_images(count=count))
-        self.refuse(source, photos, f"has {count} images")
+        self.assert_refused(source, photos, f"has {count} images")
 
     def test_no_keypoints(self, tmp_path, photos):
         source = write_database(tmp_path / "old.db", "3.11", {**some_images(), "1.png": None})
-        self.refuse(source, photos, r"1 of 3 images have no keypoints \(1\.png\)")
+        self.assert_refused(source, photos, r"1 of 3 images have no keypoints \(1\.png\)")
 
     def test_bad_keypoints(self, tmp_path, photos):
         bad = ROWS.copy()
         bad[1, 2] = 0
         source = write_database(tmp_path / "old.db", "3.11", {**some_images(), "2.png": bad}, pairs=[(5, 6)])
-        self.refuse(source, photos, r"cannot describe 2\.png.*size", LogpolarError)
+        self.assert_refused(source, photos, r"cannot describe 2\.png.*size", LogpolarError)
 
     def test_no_pairs(self, tmp_path, photos):
         source = write_database(tmp_path / "old.db", "3.11", some_images())
-        self.refuse(source, photos, "no pairs")
+        self.assert_refused(source, photos, "no pairs")
 
     def test_photos_are_missing(self, tmp_path, photos):
         source = write_database(tmp_path / "old.db", "3.11", {**some_images(), "x.png": ROWS})
-        self.refuse(source, photos, r"1 of 4 images of .* are not there: x\.png")
+        self.assert_refused(source, photos, r"1 of 4 images of .* are not there: x\.png")
 
     def test_photos_of_another_size(self, tmp_path, photos):
         source = write_database(tmp_path / "old.db", "3.11", some_images(), size=(320, 240))
-        self.refuse(source, photos, r"0\.png: the image has 160 x 120 pixels, but its camera 320 x 240")
+        self.assert_refused(source, photos, r"0\.png: the image has 160 x 120 pixels, but its camera 320 x 240")
 
     def test_the_same_file_as_output(self, tmp_path, photos):
         source = write_database(tmp_path / "old.db", "3.11", some_images())

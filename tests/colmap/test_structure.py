@@ -97,30 +97,32 @@ class TestResuming:
 
 
 class TestRefusals:
-    def refuse(self, photos, output, words, **options):
+    def assert_refused(self, photos, output, words, **options):
         with pytest.raises(LogpolarError, match=words):
             reconstruct_structure(photos, output, open_few, **options)
 
     def test_folders(self, scene, tmp_path):
-        self.refuse(tmp_path / "none", tmp_path / "m", "no such folder")
-        self.refuse(scene / "photos", scene / "photos" / "m", "inside the photos' folder")
-        self.refuse(scene / "photos", tmp_path / "none" / "m", "does not exist")
+        self.assert_refused(tmp_path / "none", tmp_path / "m", "no such folder")
+        self.assert_refused(scene / "photos", scene / "photos" / "m", "inside the photos' folder")
+        self.assert_refused(scene / "photos", tmp_path / "none" / "m", "does not exist")
 
     def test_a_single_photo(self, scene, tmp_path):
-        self.refuse(scene / "photos" / "deep", tmp_path / "m", "two photos or more")
+        self.assert_refused(scene / "photos" / "deep", tmp_path / "m", "two photos or more")
         assert not (tmp_path / "m").exists()
 
     def test_none_can_be_read(self, tmp_path):
         (tmp_path / "photos").mkdir()
         for name in ("a.jpg", "b.jpg"):
             (tmp_path / "photos" / name).write_text("no photo")
-        self.refuse(tmp_path / "photos", tmp_path / "m", r"can be read; .*a\.jpg")
+        self.assert_refused(tmp_path / "photos", tmp_path / "m", r"can be read; .*a\.jpg")
 
     def test_no_model(self, scene, tmp_path):
         (tmp_path / "pairs.txt").write_text("0.png 1.png\n")
         shutil.copyfile(scene / "features.h5", start(scene, tmp_path / "m") / "features.h5")
         (tmp_path / "m" / "matches.h5").unlink()
-        self.refuse(scene / "photos", tmp_path / "m", "no model came of these 6 photos", pairs=tmp_path / "pairs.txt")
+        self.assert_refused(
+            scene / "photos", tmp_path / "m", "no model came of these 6 photos", pairs=tmp_path / "pairs.txt"
+        )
         assert not (tmp_path / "m" / "sparse").exists()
         assert not list((tmp_path / "m").glob(".*"))
 
