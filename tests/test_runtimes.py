@@ -142,8 +142,8 @@ class TestOnADevice:
         random = np.random.default_rng(0)
         keypoints = Keypoints.from_points(random.uniform(0, 300, (count, 2)), np.full(count, 3.0), np.arange(count))
         runtime = DeviceRuntime(model, "cpu", "float32", chunk=4)
-        found = runtime.describe_keypoints(gray, keypoints, model.sampling)
-        expected = OnnxRuntime(model).describe_keypoints(gray, keypoints, model.sampling)
+        found = runtime.describe_keypoints(gray, keypoints)
+        expected = OnnxRuntime(model).describe_keypoints(gray, keypoints)
         assert found.shape == (count, 128)
         np.testing.assert_allclose(found, expected, atol=1e-3)
 

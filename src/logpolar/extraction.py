@@ -81,7 +81,7 @@ class Extractor:
             keypoints = scaled.resized(1 / factor_x, 1 / factor_y)
         else:
             scaled = keypoints.resized(factor_x, factor_y)
-        descriptors = self._runtime.describe_keypoints(small, scaled, self.model.sampling)
+        descriptors = self._runtime.describe_keypoints(small, scaled)
         return Features(keypoints, descriptors, (width, height))
 
 

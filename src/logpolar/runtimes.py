@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import ModuleType
 
 import numpy as np
@@ -29,13 +30,14 @@ _CHECK_TOLERANCE = 0.02
 
 
 PATCHES = 512
-"""Keypoints of an image whose patches exist at the same time."""
+"""Keypoints of an image whose patches are cut, and described, together."""
 
 
 class Runtime(ABC):
     """Runs a model's network over any number of patches, in chunks of a fixed size."""
 
     chunk: int
+    sampling: Pattern  # of the model
 
     def describe(self, patches: FloatArray) -> FloatArray:
         """Descriptors (N, 128) of patches (N, rows, columns). They do not depend on what else is in the batch."""
@@ -43,21 +45,20 @@ class Runtime(ABC):
         chunks = [patches[start : start + self.chunk] for start in range(0, len(patches), self.chunk)]
         return np.concatenate(self._run(chunks)) if chunks else np.zeros((0, DESCRIPTOR_SIZE), np.float32)
 
-    def describe_keypoints(self, gray: FloatArray, keypoints: Keypoints, pattern: Pattern) -> FloatArray:
-        """Descriptors (N, 128) of keypoints of an image; of patches no more than ``PATCHES`` exist at a time."""
-        pyramid = ImagePyramid(gray)
+    def describe_keypoints(self, gray: FloatArray, keypoints: Keypoints) -> FloatArray:
+        """Descriptors (N, 128) of keypoints of an image. While the network describes a part, the next is cut."""
         parts = [keypoints[start : start + PATCHES] for start in range(0, len(keypoints), PATCHES)]
-        found: list[FloatArray] = []
-        # While the network describes a part, the next is cut.
+        if not parts:
+            return np.zeros((0, DESCRIPTOR_SIZE), np.float32)
+        cut = partial(ImagePyramid(gray).sample, pattern=self.sampling)
+        found = []
         with ThreadPoolExecutor(1) as ahead:
-            upcoming = [ahead.submit(pyramid.sample, part, pattern) for part in parts[:1]]
-            for part in [*parts[1:], None]:
-                patches = upcoming.pop().result() if upcoming else None
-                if part is not None:
-                    upcoming.append(ahead.submit(pyramid.sample, part, pattern))
-                if patches is not None:
-                    found.append(self.describe(patches))
-        return np.concatenate(found) if found else np.zeros((0, DESCRIPTOR_SIZE), np.float32)
+            upcoming = ahead.submit(cut, parts[0])
+            for part in parts[1:]:
+                patches, upcoming = upcoming.result(), ahead.submit(cut, part)
+                found.append(self.describe(patches))
+            found.append(self.describe(upcoming.result()))
+        return np.concatenate(found)
 
     @abstractmethod
     def _run(self, chunks: list[FloatArray]) -> list[FloatArray]:
@@ -80,7 +81,7 @@ class OnnxRuntime(Runtime):
                 f"model '{model.name}': onnxruntime has no bfloat16 on a CPU; choose the runtime openvino "
                 "(pip install 'logpolar[openvino]')"
             )
-        self.chunk = chunk
+        self.chunk, self.sampling = chunk, model.sampling
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = 3
@@ -109,7 +110,7 @@ class OpenVinoRuntime(Runtime):
             from logpolar.onnx_graphs import filled_graph
         except ImportError as error:
             raise MissingExtraError("the OpenVINO runtime", "openvino") from error
-        self.chunk = chunk
+        self.chunk, self.sampling = chunk, model.sampling
         core = openvino.Core()
         precision = model.card.precision
         if precision == "bfloat16" and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
@@ -167,7 +168,7 @@ class TorchRuntime(Runtime):
         self._torch = _torch()
         if threads:
             self._torch.set_num_threads(threads)
-        self.chunk = chunk
+        self.chunk, self.sampling = chunk, model.sampling
         self._network = model.network()
 
     def _run(self, chunks: list[FloatArray]) -> list[FloatArray]:
@@ -194,11 +195,11 @@ class DeviceRuntime(Runtime):
             raise LogpolarError("torch sees no CUDA device; use the runtime 'onnxruntime' or 'torch'")
         from logpolar.torch_description import TorchDescriber, network_on
 
-        self.chunk, self._device = chunk, device
+        self.chunk, self.sampling, self._device = chunk, model.sampling, device
         self._network = network_on(model, device, precision)
         self._describer = TorchDescriber(self._network, model.sampling, chunk)
 
-    def describe_keypoints(self, gray: FloatArray, keypoints: Keypoints, pattern: Pattern) -> FloatArray:
+    def describe_keypoints(self, gray: FloatArray, keypoints: Keypoints) -> FloatArray:
         from logpolar.sampling.torch_lookup import TorchPyramids
 
         pyramids = TorchPyramids([self._torch.from_numpy(gray).to(self._device)])
