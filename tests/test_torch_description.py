@@ -12,6 +12,7 @@ from logpolar.errors import LogpolarError
 from logpolar.extraction import Extractor
 from logpolar.keypoints import Keypoints
 from logpolar.models import load_model
+from logpolar.sampling import ImagePyramid, LogPolar
 from logpolar.sampling.torch_lookup import TorchPyramids
 from logpolar.torch_description import TorchDescriber, full_float32, network_on
 
@@ -33,6 +34,22 @@ def test_images_of_different_sizes_are_described_together_as_each_alone(gray):
     alone = Extractor(model, max_size=None)
     expected = [alone.extract(image, each).descriptors for image, each in zip(images, keypoints, strict=True)]
     np.testing.assert_allclose(found.numpy(), np.concatenate(expected), atol=1e-3)
+
+
+def test_samples_on_the_very_edge_of_an_image_fall_to_the_same_side_as_on_the_cpu(gray):
+    pattern = LogPolar(outside="mean")
+    keypoints = some_keypoints(64, 0, 100)
+    columns = [values.astype(np.float64) for values in (keypoints.xy, keypoints.size, keypoints.angle)]
+    offset = pattern.locate(0 * columns[0], *columns[1:]).x[:, 9, 28]
+    xy = np.stack([-0.5 - offset, keypoints.xy[:, 1]], axis=1)  # sample (9, 28) is at x = -0.5, but for rounding
+    keypoints = Keypoints.from_points(xy, keypoints.size, keypoints.angle)
+    pyramids, number = TorchPyramids([torch.from_numpy(gray)]), torch.zeros(64, dtype=torch.long)
+    table = torch.from_numpy(keypoints.table)
+    found = TorchDescriber(lambda patches: patches, pattern).describe(pyramids, number, table)
+    expected = ImagePyramid(gray).sample(keypoints, pattern)
+    np.testing.assert_allclose(found.numpy(), expected, atol=1e-3)
+    single = pyramids.sample(number, table[:, :2], table[:, 2], table[:, 3], pattern)
+    assert np.abs(single.numpy() - expected).max() > 0.01  # in float32 some fall to the other
 
 
 def test_chunks_are_filled_up():

@@ -28,6 +28,7 @@ class TorchDescriber:
         self._network, self.chunk = network, chunk
 
         def cut(pyramids: TorchPyramids, image: Tensor, keypoints: Tensor) -> Tensor:
+            keypoints = keypoints.double()  # as on the CPU, or samples on an image's edge would be off it now and then
             return pyramids.sample(image, keypoints[:, :2], keypoints[:, 2], keypoints[:, 3], pattern)
 
         self._cut = torch.compile(cut) if fuse else cut

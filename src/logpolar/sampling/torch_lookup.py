@@ -18,8 +18,9 @@ from logpolar.sampling.patterns import Pattern, SamplePoints, fill_outside, insi
 class TorchPyramids:
     """Gaussian pyramids of many gray images, packed one after another without padding.
 
-    ``dtype`` is how pixels are stored (float16 halves the memory); values come out in the type of the positions.
-    Gradients flow to the images and to the keypoints.
+    ``dtype`` is how pixels are stored (float16 halves the memory); values come out in it, but in float32 at least.
+    Positions are computed in the keypoints' type: in float64 they are those of ``numpy_lookup``; in float32 a sample
+    at the very edge of an image may fall to the other side of it. Gradients flow to the images and to the keypoints.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class TorchPyramids:
             pieces.append(torch.cat([pixels.reshape(-1) for pixels in levels]).to(device, dtype))
             table.append(rows)
         self._pixels = torch.cat(pieces) if pieces else torch.zeros(0, dtype=dtype, device=device)
+        self._values = torch.promote_types(dtype, torch.float32)
         self._table = torch.tensor(table, dtype=torch.int64, device=self._pixels.device).reshape(-1, depth, 3)
 
     def __len__(self) -> int:
@@ -62,7 +64,7 @@ class TorchPyramids:
 
     def _look_up(self, image: Tensor, points: SamplePoints, antialias: bool) -> Tensor:
         width, height = (self._table[image, 0, column].to(points.x.dtype)[:, None, None] for column in (1, 2))
-        x, y = reflect(points.x, width), reflect(points.y, height)
+        x, y = reflect(points.x, width).to(self._values), reflect(points.y, height).to(self._values)
         if not antialias:
             return self._bilinear(self._table[image, 0][:, None, None], x, y)
         top = self._table.shape[1] - 1
@@ -70,11 +72,11 @@ class TorchPyramids:
         lower = level.floor()
         fine = self._at_level(image, lower, x, y)
         coarse = self._at_level(image, (lower + 1).clamp(max=top), x, y)
-        return torch.lerp(fine, coarse, (level - lower)[:, None, :])
+        return torch.lerp(fine, coarse, (level - lower).to(self._values)[:, None, :])
 
     def _at_level(self, image: Tensor, level: Tensor, x: Tensor, y: Tensor) -> Tensor:
         place = self._table[image[:, None], level.long()][:, None]
-        scale = torch.exp2(-level)[:, None]
+        scale = torch.exp2(-level).to(self._values)[:, None]
         return self._bilinear(place, x * scale, y * scale)
 
     def _bilinear(self, place: Tensor, x: Tensor, y: Tensor) -> Tensor:
