@@ -190,3 +190,21 @@ class TestLafs:
     def test_scale_is_what_the_maker_says_it_is(self):
         keypoints = some_keypoints()
         np.testing.assert_allclose(Keypoints.from_lafs(keypoints.to_lafs(1.0), 1.0).size, keypoints.size, rtol=1e-5)
+
+
+class TestInBands:
+    def test_neighbours_follow_each_other(self):
+        keypoints = some_keypoints(500)
+        order = keypoints.in_bands()
+        assert sorted(order.tolist()) == list(range(500))
+        x, y = keypoints.xy[order].T
+        band = np.floor(y / 64)
+        assert (np.diff(band) >= 0).all()
+        assert (np.diff(x)[np.diff(band) == 0] >= 0).all()
+
+    def test_impossible_ones_are_left_to_check(self):
+        keypoints = Keypoints.from_points([[np.nan, np.inf], [-np.inf, np.nan], [3, 4]])
+        assert sorted(keypoints.in_bands().tolist()) == [0, 1, 2]
+
+    def test_of_nothing(self):
+        assert Keypoints.empty().in_bands().shape == (0,)

@@ -34,6 +34,9 @@ DEFAULT_ANGLE = 0.0
 """Angle given to keypoints that come without one: upright."""
 
 
+BAND = 64.0
+"""Height in pixels of the bands in which keypoints are gone through where memory is slow."""
+
 MAX_SIZE = 1e6
 """Diameter in pixels above which a keypoint is taken for a mistake."""
 
@@ -129,6 +132,10 @@ class Keypoints:
         """At most ``count`` keypoints, strongest response first; equal responses keep their order."""
         order = np.argsort(-self.response, kind="stable")
         return self[order[:count]]
+
+    def in_bands(self) -> NDArray[np.intp]:
+        """An order (N,) in which neighbours follow each other: from left to right, in bands of the image."""
+        return np.lexsort((self.xy[:, 0], np.floor(self.xy[:, 1] / BAND)))
 
     def resized(self, factor_x: float, factor_y: float) -> Keypoints:
         """The same keypoints after the image is resized by these factors: (x + 0.5) * factor - 0.5."""

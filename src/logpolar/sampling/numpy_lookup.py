@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from logpolar.keypoints import FloatArray, Keypoints
-from logpolar.sampling.patterns import Pattern, SamplePoints, fill_outside, inside, pyramid_level, reflect
+from logpolar.sampling.patterns import Lines, Pattern, mean_inside, pyramid_level, reflect, within
 
 _REMAP_LIMIT = 32767
 """cv2.remap refuses images, and maps, with a side this long."""
 
-_CHUNK = 256
+_BATCH = 256
 """Keypoints sampled at a time: their coordinates then fit the processor's cache, and memory stays bounded."""
 
 
@@ -52,53 +52,60 @@ class ImagePyramid:
     def sample(self, keypoints: Keypoints, pattern: Pattern) -> FloatArray:
         """Patches (N, rows, columns), intensities as in the image."""
         patches = np.empty((len(keypoints), pattern.rows, pattern.columns), np.float32)
-        for part, points in _located(keypoints, pattern):
-            patches[part] = self._look_up(points, pattern.antialias)
-            if pattern.outside == "mean":
-                patches[part] = fill_outside(patches[part], inside(points, self.width, self.height))
+        order, done = keypoints.in_bands(), 0
+        for batch in self.batches(keypoints[order], pattern):
+            patches[order[done : done + len(batch)]] = batch
+            done += len(batch)
         return patches
 
     def validity(self, keypoints: Keypoints, pattern: Pattern) -> NDArray[np.bool_]:
         """Mask (N, rows, columns) of the samples that lie on the image rather than on its reflection."""
         mask = np.empty((len(keypoints), pattern.rows, pattern.columns), np.bool_)
-        for part, points in _located(keypoints, pattern):
-            mask[part] = inside(points, self.width, self.height)
+        for part, lines in _lines(keypoints, pattern):
+            mask[part] = _place(lines, self.width, self.height)[1].transpose(0, 2, 1)
         return mask
 
-    def _look_up(self, points: SamplePoints, antialias: bool) -> FloatArray:
-        x = reflect(points.x, self.width).astype(np.float32)
-        y = reflect(points.y, self.height).astype(np.float32)
-        if not antialias:
-            return self._bilinear(0, x, y)
-        # A whole column of a patch shares its level, so columns are the unit that is handed out to the levels.
-        x, y = (np.ascontiguousarray(values.transpose(0, 2, 1)).reshape(-1, values.shape[1]) for values in (x, y))
-        level = np.clip(pyramid_level(points.spacing).reshape(-1), 0, self.top)
-        lower = level.astype(np.int64)
-        share = (level - lower).astype(np.float32)[:, None]
-        values = np.empty_like(x)
-        for number in np.unique(lower).tolist():
-            here = np.flatnonzero(lower == number)
-            at = np.take(x, here, axis=0), np.take(y, here, axis=0)
-            fine = self._bilinear(number, *at)
-            if number < self.top:
-                coarse = self._bilinear(number + 1, *at)
-                coarse -= fine
-                coarse *= share[here]
-                fine += coarse
-            values[here] = fine
-        count, columns = points.spacing.shape
-        return np.asarray(values.reshape(count, columns, -1).transpose(0, 2, 1), np.float32)
+    def batches(self, keypoints: Keypoints, pattern: Pattern) -> Iterator[FloatArray]:
+        """The same some at a time, in the order of the keypoints: best ``in_bands``, since what neighbours see of the
+        image is still in the processor's cache."""
+        for _, lines in _lines(keypoints, pattern):
+            position, mask = _place(lines, self.width, self.height)
+            level = np.clip(pyramid_level(lines.spacing), 0, self.top if pattern.antialias else 0)
+            values = self._look_up(position, level)
+            if pattern.outside == "mean":
+                np.copyto(values, mean_inside(values, mask).astype(np.float32), where=~mask)
+            yield np.ascontiguousarray(values.transpose(0, 2, 1))
 
-    def _bilinear(self, number: int, x: FloatArray, y: FloatArray) -> FloatArray:
-        """Values of one level at positions given in pixels of the image; any shape of positions."""
-        image = self.level(number)
-        scale = np.float32(0.5**number)
-        flat_x, flat_y = (x * scale).reshape(-1, x.shape[-1]), (y * scale).reshape(-1, x.shape[-1])
-        values = np.empty(flat_x.shape, np.float32)
-        for start in range(0, len(values), _REMAP_LIMIT - 1):
-            rows = slice(start, start + _REMAP_LIMIT - 1)
-            values[rows] = _bilinear(image, flat_x[rows], flat_y[rows])
-        return values.reshape(x.shape)
+    def _look_up(self, position: FloatArray, level: NDArray[np.float64]) -> FloatArray:
+        """Values (N, columns, rows) at positions (2, N, columns, rows) on levels (N, columns), linear between two."""
+        _, count, columns, rows = position.shape
+        lower = np.floor(level)
+        # Columns on level l form group 2 l, those between l and l + 1 group 2 l + 1. Groups are handled one by one.
+        group = (lower + np.ceil(level)).astype(np.uint8).reshape(-1)
+        order = np.argsort(group, kind="stable")
+        at = np.take(position.reshape(2, -1, rows), order, axis=1)
+        share = (level - lower).astype(np.float32).reshape(-1, 1)[order]
+        values = np.empty(at.shape[1:], np.float32)
+        ends = np.cumsum(np.bincount(group)).tolist()
+        for number, start, end in zip(range(len(ends)), [0, *ends], ends, strict=False):
+            if start < end:
+                values[start:end] = self._look_up_group(number, at[:, start:end], share[start:end])
+        back = np.empty_like(order)
+        back[order] = np.arange(len(order))
+        return np.take(values, back, axis=0).reshape(count, columns, rows)
+
+    def _look_up_group(self, group: int, position: FloatArray, share: FloatArray) -> FloatArray:
+        """Values (K, rows) at positions (2, K, rows), which are lost; ``share`` (K, 1) is that of the upper level."""
+        lower, between = divmod(group, 2)
+        position *= np.float32(0.5**lower)
+        values = _bilinear(self.level(lower), *position)
+        if between:
+            position *= np.float32(0.5)
+            coarse = _bilinear(self.level(lower + 1), *position)
+            coarse -= values
+            coarse *= share
+            values += coarse
+        return values
 
 
 def sample_patches(gray: FloatArray, keypoints: Keypoints, pattern: Pattern) -> FloatArray:
@@ -106,20 +113,57 @@ def sample_patches(gray: FloatArray, keypoints: Keypoints, pattern: Pattern) -> 
     return ImagePyramid(gray).sample(keypoints, pattern)
 
 
-def _located(keypoints: Keypoints, pattern: Pattern) -> Iterator[tuple[slice, SamplePoints]]:
-    """Sample positions of all keypoints, some at a time. In float64: a large support may reach very far."""
+def _lines(keypoints: Keypoints, pattern: Pattern) -> Iterator[tuple[slice, Lines]]:
+    """Lines of all keypoints, some at a time. In float64: a large support may reach very far."""
     keypoints.check()
-    columns = [values.astype(np.float64) for values in (keypoints.xy, keypoints.size, keypoints.angle)]
-    for start in range(0, len(keypoints), _CHUNK):
-        part = slice(start, start + _CHUNK)
-        yield part, pattern.locate(*(values[part] for values in columns))
+    table = [values.astype(np.float64) for values in (keypoints.xy, keypoints.size, keypoints.angle)]
+    for start in range(0, len(keypoints), _BATCH):
+        part = slice(start, start + _BATCH)
+        yield part, pattern.lines(*(values[part] for values in table))
+
+
+def _place(lines: Lines, width: int, height: int) -> tuple[FloatArray, NDArray[np.bool_]]:
+    """Positions x and y (2, N, columns, rows) folded into the image, and which (N, columns, rows) lie on it.
+
+    In float32, but for columns that reach beyond the image: there samples may be very far, and must fall to the same
+    side of the edge in all look-ups.
+    """
+    distance = lines.distance
+    count, columns = distance.shape
+    rows = np.broadcast(lines.start[0], lines.direction[0]).shape[1]
+    position, mask = np.empty((2, count, columns, rows), np.float32), np.ones((count, columns, rows), np.bool_)
+    factors = np.stack([distance, np.ones_like(distance)], axis=2).astype(np.float32)
+    for along, start, direction, length in zip(position, lines.start, lines.direction, (width, height), strict=True):
+        # A product of matrices is the fastest way to multiply out: (distance, 1) (direction, start)
+        np.matmul(factors, np.stack(np.broadcast_arrays(direction, start), axis=1).astype(np.float32), out=along)
+        reach = np.abs(distance) * np.abs(direction).max(axis=1, keepdims=True)
+        low, high = start.min(axis=1, keepdims=True) - reach, start.max(axis=1, keepdims=True) + reach
+        beyond = np.flatnonzero((low < 0) | (high > length - 1))
+        keypoint = beyond // columns
+        exact = start[keypoint] + distance.reshape(-1, 1)[beyond] * direction[keypoint]
+        along.reshape(-1, rows)[beyond] = reflect(exact, length)
+        mask.reshape(-1, rows)[beyond] &= within(exact, length)
+    return position, mask
 
 
 def _bilinear(image: FloatArray, x: FloatArray, y: FloatArray) -> FloatArray:
     """Bilinear look-up; positions a little beyond the last pixel see the edge pixel."""
     if max(image.shape) >= _REMAP_LIMIT:
         return _bilinear_gather(image, x, y)
-    return np.asarray(cv2.remap(image, x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE), np.float32)
+    values = np.empty(x.shape, np.float32)
+    # As maps of one row: for more OpenCV wakes its threads every time, which costs more than it saves.
+    flat_x, flat_y, flat_values = (each.reshape(1, -1) for each in (x, y, values))
+    for start in range(0, x.size, _REMAP_LIMIT - 1):
+        part = np.s_[:, start : start + _REMAP_LIMIT - 1]
+        cv2.remap(
+            image,
+            flat_x[part],
+            flat_y[part],
+            cv2.INTER_LINEAR,
+            dst=flat_values[part],
+            borderMode=cv2.BORDER_REPLICATE,
+        )
+    return values
 
 
 def _bilinear_gather(image: FloatArray, x: FloatArray, y: FloatArray) -> FloatArray:

@@ -42,6 +42,29 @@ class SamplePoints(NamedTuple):
     spacing: Array
 
 
+class Lines(NamedTuple):
+    """Rows of patches are straight lines in the image, and this is all that says where their samples lie.
+
+    Convention:
+        sample (i, j):  start_i + distance_j * direction_i
+
+    ``start`` and ``direction`` are pairs (x, y) of arrays (N, rows), or (N, 1) where they are the same for all rows;
+    ``distance`` and ``spacing``, which is that of ``SamplePoints``, are (N, columns).
+    """
+
+    start: tuple[Array, Array]
+    direction: tuple[Array, Array]
+    distance: Array
+    spacing: Array
+
+    def points(self) -> SamplePoints:
+        x, y = (
+            start[:, :, None] + self.distance[:, None, :] * direction[:, :, None]
+            for start, direction in zip(self.start, self.direction, strict=True)
+        )
+        return SamplePoints(x, y, self.spacing)
+
+
 @dataclass(frozen=True)
 class LogPolar:
     """Log-polar pattern: rows are angles, columns are log radii (left is the centre).
@@ -86,6 +109,10 @@ class LogPolar:
 
     def locate(self, xy: Array, size: Array, angle: Array) -> SamplePoints:
         """Sample positions for keypoints ``xy`` (N, 2), ``size`` (N,), ``angle`` (N,)."""
+        return self.lines(xy, size, angle).points()
+
+    def lines(self, xy: Array, size: Array, angle: Array) -> Lines:
+        """The same before it is multiplied out: rays from the keypoint."""
         xp = namespace(xy)
         outer = size[:, None] * (self.lambda_ / 2)
         log_inner = (1 - self.pixel_share) * xp.log(outer / self.radius_ratio)
@@ -94,12 +121,7 @@ class LogPolar:
         phi = angle[:, None] * (math.pi / 180) + 2 * math.pi * _middles(self.rows, xy)
         radius_step = xp.abs(log_span) / self.columns
         spacing = radius * xp.clip(radius_step, 2 * math.pi / self.rows, None)
-        across = radius[:, None, :]
-        return SamplePoints(
-            xy[:, 0, None, None] + across * xp.cos(phi)[:, :, None],
-            xy[:, 1, None, None] + across * xp.sin(phi)[:, :, None],
-            spacing,
-        )
+        return Lines((xy[:, 0, None], xy[:, 1, None]), (xp.cos(phi), xp.sin(phi)), radius, spacing)
 
 
 @dataclass(frozen=True)
@@ -122,18 +144,18 @@ class Cartesian:
 
     def locate(self, xy: Array, size: Array, angle: Array) -> SamplePoints:
         """Sample positions for keypoints ``xy`` (N, 2), ``size`` (N,), ``angle`` (N,)."""
+        return self.lines(xy, size, angle).points()
+
+    def lines(self, xy: Array, size: Array, angle: Array) -> Lines:
+        """The same before it is multiplied out: parallel lines, each from its middle."""
         xp = namespace(xy)
-        side = (size * self.lambda_)[:, None, None]
-        phi = angle[:, None, None] * (math.pi / 180)
+        side = (size * self.lambda_)[:, None]
+        phi = angle[:, None] * (math.pi / 180)
         cosine, sine = side * xp.cos(phi), side * xp.sin(phi)
-        u = (_middles(self.columns, xy) - 0.5)[None, None, :]
-        v = (_middles(self.rows, xy) - 0.5)[None, :, None]
+        u, v = (_middles(count, xy)[None, :] - 0.5 for count in (self.columns, self.rows))
         spacing = size[:, None] * (self.lambda_ / min(self.rows, self.columns))
-        return SamplePoints(
-            xy[:, 0, None, None] + u * cosine - v * sine,
-            xy[:, 1, None, None] + u * sine + v * cosine,
-            spacing + 0 * _middles(self.columns, xy),
-        )
+        start = xy[:, 0, None] - v * sine, xy[:, 1, None] + v * cosine
+        return Lines(start, (cosine, sine), u + 0 * side, spacing + 0 * u)
 
 
 Pattern: TypeAlias = LogPolar | Cartesian
@@ -188,17 +210,25 @@ def reflect(position: Array, length: Array | int) -> Array:
     return folded if not isinstance(length, int) or length > 1 else folded * 0
 
 
+def within(position: Array, length: Array | int) -> Array:
+    """Whether positions along an axis lie on the image, pixels of which reach half a pixel beyond their centres."""
+    return (position >= -0.5) & (position <= length - 0.5)
+
+
 def inside(points: SamplePoints, width: Array | int, height: Array | int) -> Array:
     """Validity mask (N, rows, columns): the samples that lie on the image itself, not on its reflection."""
-    x, y = points.x, points.y
-    return (x >= -0.5) & (x <= width - 0.5) & (y >= -0.5) & (y <= height - 0.5)
+    return within(points.x, width) & within(points.y, height)
+
+
+def mean_inside(patches: Array, mask: Array) -> Array:
+    """Mean (N, 1, 1) of the samples of each patch that lie on the image, or 0 if there are none."""
+    total, count = (patches * mask).sum(axis=(1, 2), keepdims=True), mask.sum(axis=(1, 2), keepdims=True)
+    return total / namespace(patches).clip(count, 1, None)
 
 
 def fill_outside(patches: Array, mask: Array) -> Array:
     """Patches (N, rows, columns) whose samples off the image are the mean of those on it, or 0 if there are none."""
-    xp = namespace(patches)
-    total, count = (patches * mask).sum(axis=(1, 2), keepdims=True), mask.sum(axis=(1, 2), keepdims=True)
-    return xp.where(mask, patches, total / xp.clip(count, 1, None))
+    return namespace(patches).where(mask, patches, mean_inside(patches, mask))
 
 
 def namespace(array: Array) -> Any:
