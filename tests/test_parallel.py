@@ -6,13 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import cv2
 import pytest
 
 from logpolar.errors import LogpolarError
-from logpolar.parallel import in_processes
+from logpolar.parallel import ahead, in_processes
 
 PATIENCE = 30  # seconds after which a test that waits for another process gives up
 
@@ -71,6 +72,33 @@ def is_running(process: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+class TestAhead:
+    @pytest.mark.parametrize("count", [0, 1, 7])
+    def test_items_are_the_same(self, count):
+        assert list(ahead(iter(range(count)))) == list(range(count))
+
+    def test_the_next_is_made_in_a_thread_while_one_is_in_use(self):
+        made, threads = [threading.Event() for _ in range(5)], set()
+
+        def items():
+            for number, event in enumerate(made):
+                threads.add(threading.get_ident())
+                event.set()
+                yield number
+
+        for number in ahead(items()):
+            assert made[min(number + 1, 4)].wait(PATIENCE)
+            assert not any(event.is_set() for event in made[number + 2 :])
+        assert len(threads - {threading.get_ident()}) == 1
+
+    def test_errors_reach_the_caller_after_the_items_before(self):
+        seen = []
+        with pytest.raises(ValueError, match="number 5 is odd"):
+            for result in ahead(map(refuse_five, range(40))):
+                seen.append(result)
+        assert seen == [-task for task in range(5)]
 
 
 class TestResults:
@@ -156,7 +184,7 @@ class TestProcesses:
     def test_end_with_a_caller_that_is_killed(self):
         """They hold the pipe too: it ends when the last of them does. Their work would take ten minutes."""
         program = (
-            "import time; from logpolar.parallel import in_processes\n"
+            "import time; from logpolar.parallel import ahead, in_processes\n"
             "for task, _ in in_processes(time.sleep, [0, *[600] * 99], 2): print('under way', flush=True)"
         )
         caller = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, start_new_session=True)

@@ -13,7 +13,7 @@ from logpolar.errors import LogpolarError, MissingExtraError
 from logpolar.keypoints import Keypoints
 from logpolar.models import load_model
 from logpolar.runtimes import RUNTIME_NAMES, DeviceRuntime, OnnxRuntime, TorchRuntime, open_runtime
-from logpolar.sampling import sample_patches
+from logpolar.sampling import ImagePyramid, sample_patches
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +95,37 @@ class TestBatches:
         descriptors = make_runtime(4).describe(np.full((2, 32, 32), level, np.float32))
         assert np.isfinite(descriptors).all()
         np.testing.assert_allclose(np.linalg.norm(descriptors, axis=1), 1, atol=1e-5)
+
+
+class TestKeypoints:
+    @pytest.mark.parametrize("name", ["onnxruntime", "openvino", "torch"])
+    @pytest.mark.parametrize("count", [0, 3, 300])
+    def test_are_described_in_their_order(self, gray, name, count):
+        model = load_model("logpolar-96-small")
+        random = np.random.default_rng(0)
+        keypoints = Keypoints.from_points(random.uniform(0, 512, (count, 2)), random.uniform(1, 9, count))
+        runtime = open_runtime(model, name)
+        expected = runtime.describe(sample_patches(gray, keypoints, model.sampling))
+        assert expected.shape == (count, 128)
+        np.testing.assert_allclose(runtime.describe_keypoints(gray, keypoints), expected, atol=1e-6)
+
+    @pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
+    def test_an_error_on_the_way_leaves_the_runtime_as_it_was(self, gray, monkeypatch, name):
+        model = load_model("logpolar-96-small")
+        runtime = open_runtime(model, name)
+        random = np.random.default_rng(0)
+        keypoints = Keypoints.from_points(random.uniform(0, 512, (300, 2)))
+        expected = runtime.describe_keypoints(gray, keypoints)
+
+        def broken(self, keypoints, pattern):
+            yield np.zeros((200, 32, 32), np.float32)
+            raise OSError("no more patches")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(ImagePyramid, "batches", broken)
+            with pytest.raises(OSError, match="no more patches"):
+                runtime.describe_keypoints(gray, keypoints)
+        np.testing.assert_array_equal(runtime.describe_keypoints(gray, keypoints), expected)
 
 
 @pytest.mark.parametrize("level", [0.1, 0.3, 0.91])

@@ -1,4 +1,4 @@
-"""Work spread over processes: results in order, a short queue, no orphans."""
+"""Work spread over processes, or done in a thread ahead of its use: results in order, a short queue, no orphans."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection, resource_tracker
 from typing import Any, TypeVar
@@ -25,6 +25,15 @@ Result = TypeVar("Result")
 def cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def ahead(items: Iterator[Result]) -> Iterator[Result]:
+    """The same items, each made in a thread of its own while the one before it is in use."""
+    with ThreadPoolExecutor(1) as thread:
+        upcoming = thread.submit(next, items, None)
+        while (item := upcoming.result()) is not None:
+            upcoming = thread.submit(next, items, None)
+            yield item
 
 
 def in_processes(

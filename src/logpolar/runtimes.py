@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from collections import deque
+from collections.abc import Iterable, Iterator
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,9 +19,12 @@ from logpolar.defaults import DESCRIPTOR_SIZE, RUNTIME_NAMES, DevicePrecision, R
 from logpolar.errors import LogpolarError, MissingExtraError, ModelError
 from logpolar.keypoints import FloatArray, Keypoints
 from logpolar.models import Model, NetworkOptions
-from logpolar.parallel import cores
+from logpolar.parallel import ahead, cores
 from logpolar.sampling import ImagePyramid
 from logpolar.sampling.patterns import Pattern
+
+if TYPE_CHECKING:
+    from openvino import InferRequest
 
 CHECK_COUNT = 8
 """Patches that a variant is checked with when it is opened."""
@@ -29,8 +33,8 @@ _CHECK_TOLERANCE = 0.02
 """Largest distance to the descriptors that the file of a variant states."""
 
 
-PATCHES = 512
-"""Keypoints of an image whose patches are cut, and described, together."""
+_CHUNKS_PER_THREAD = 2
+"""Of OpenVINO: one that is being described and one that waits, so that no thread has to wait for Python."""
 
 
 class Runtime(ABC):
@@ -41,27 +45,21 @@ class Runtime(ABC):
 
     def describe(self, patches: FloatArray) -> FloatArray:
         """Descriptors (N, 128) of patches (N, rows, columns). They do not depend on what else is in the batch."""
-        patches = np.ascontiguousarray(patches, np.float32)
-        chunks = [patches[start : start + self.chunk] for start in range(0, len(patches), self.chunk)]
-        return np.concatenate(self._run(chunks)) if chunks else np.zeros((0, DESCRIPTOR_SIZE), np.float32)
+        return self._describe([np.ascontiguousarray(patches, np.float32)])
 
     def describe_keypoints(self, gray: FloatArray, keypoints: Keypoints) -> FloatArray:
-        """Descriptors (N, 128) of keypoints of an image. While the network describes a part, the next is cut."""
-        parts = [keypoints[start : start + PATCHES] for start in range(0, len(keypoints), PATCHES)]
-        if not parts:
-            return np.zeros((0, DESCRIPTOR_SIZE), np.float32)
-        cut = partial(ImagePyramid(gray).sample, pattern=self.sampling)
-        found = []
-        with ThreadPoolExecutor(1) as ahead:
-            upcoming = ahead.submit(cut, parts[0])
-            for part in parts[1:]:
-                patches, upcoming = upcoming.result(), ahead.submit(cut, part)
-                found.append(self.describe(patches))
-            found.append(self.describe(upcoming.result()))
-        return np.concatenate(found)
+        """Descriptors (N, 128) of keypoints of an image. While the network describes some, the next are cut."""
+        order = keypoints.in_bands()
+        descriptors = np.empty((len(keypoints), DESCRIPTOR_SIZE), np.float32)
+        descriptors[order] = self._describe(ahead(ImagePyramid(gray).batches(keypoints[order], self.sampling)))
+        return descriptors
+
+    def _describe(self, batches: Iterable[FloatArray]) -> FloatArray:
+        chunks = (batch[start : start + self.chunk] for batch in batches for start in range(0, len(batch), self.chunk))
+        return np.concatenate([np.zeros((0, DESCRIPTOR_SIZE), np.float32), *self._run(chunks)])
 
     @abstractmethod
-    def _run(self, chunks: list[FloatArray]) -> list[FloatArray]:
+    def _run(self, chunks: Iterable[FloatArray]) -> Iterator[FloatArray]:
         """Descriptors of chunks, each of at most ``chunk`` patches."""
 
     def _filled(self, patches: FloatArray) -> FloatArray:
@@ -96,8 +94,9 @@ class OnnxRuntime(Runtime):
             raise ModelError(f"model '{model.name}': its graph is not that of the network its card describes")
         _check_variant(model, self)
 
-    def _run(self, chunks: list[FloatArray]) -> list[FloatArray]:
-        return [np.asarray(self._session.run(None, {"patches": patches})[0], np.float32) for patches in chunks]
+    def _run(self, chunks: Iterable[FloatArray]) -> Iterator[FloatArray]:
+        for patches in chunks:
+            yield np.asarray(self._session.run(None, {"patches": patches})[0], np.float32)
 
 
 class OpenVinoRuntime(Runtime):
@@ -140,22 +139,24 @@ class OpenVinoRuntime(Runtime):
             {each.key: each.value for each in file.metadata_props}.get("network", "null"), model.card.network
         ):
             raise ModelError(f"model '{model.name}': its graph is not that of the network its card describes")
-        self._requests = [compiled.create_infer_request() for _ in range(threads)]
+        self._requests = [compiled.create_infer_request() for _ in range(_CHUNKS_PER_THREAD * threads)]
         _check_variant(model, self)
 
-    def _run(self, chunks: list[FloatArray]) -> list[FloatArray]:
-        descriptors: list[FloatArray] = []
-        count = len(self._requests)
-        filled = [patches if len(patches) == self.chunk else self._filled(patches) for patches in chunks]
-        for number in range(len(chunks) + count):
-            request = self._requests[number % count]
-            if number >= count and number - count < len(chunks):
+    def _run(self, chunks: Iterable[FloatArray]) -> Iterator[FloatArray]:
+        running: deque[tuple[InferRequest, FloatArray, int]] = deque()
+        try:
+            for number, patches in enumerate(chunks):
+                if len(running) == len(self._requests):
+                    yield _finished(*running.popleft())
+                request = self._requests[number % len(self._requests)]
+                filled = patches if len(patches) == self.chunk else self._filled(patches)
+                request.start_async([filled], share_inputs=True)
+                running.append((request, filled, len(patches)))
+            while running:
+                yield _finished(*running.popleft())
+        finally:  # a request that is under way could not be started again
+            for request, *_ in running:
                 request.wait()
-                found = request.get_output_tensor(0).data[: len(chunks[number - count])]
-                descriptors.append(np.array(found, np.float32))
-            if number < len(chunks):
-                request.start_async([filled[number]], share_inputs=True)
-        return descriptors
 
 
 class TorchRuntime(Runtime):
@@ -171,10 +172,11 @@ class TorchRuntime(Runtime):
         self.chunk, self.sampling = chunk, model.sampling
         self._network = model.network()
 
-    def _run(self, chunks: list[FloatArray]) -> list[FloatArray]:
-        with self._torch.inference_mode():
-            found = [self._network(self._torch.from_numpy(self._filled(patches))) for patches in chunks]
-        return [np.asarray(each.numpy()[: len(patches)]) for each, patches in zip(found, chunks, strict=True)]
+    def _run(self, chunks: Iterable[FloatArray]) -> Iterator[FloatArray]:
+        for patches in chunks:
+            with self._torch.inference_mode():
+                found = self._network(self._torch.from_numpy(self._filled(patches)))
+            yield np.asarray(found.numpy()[: len(patches)])
 
 
 class DeviceRuntime(Runtime):
@@ -207,11 +209,17 @@ class DeviceRuntime(Runtime):
         image = self._torch.zeros(len(table), dtype=self._torch.int64, device=self._device)
         return np.asarray(self._describer.describe(pyramids, image, table).cpu().numpy(), np.float32)
 
-    def _run(self, chunks: list[FloatArray]) -> list[FloatArray]:
-        filled = (self._torch.from_numpy(self._filled(patches)).to(self._device) for patches in chunks)
-        with self._torch.inference_mode():
-            found = [self._network(patches).cpu().numpy() for patches in filled]
-        return [each[: len(patches)] for each, patches in zip(found, chunks, strict=True)]
+    def _run(self, chunks: Iterable[FloatArray]) -> Iterator[FloatArray]:
+        for patches in chunks:
+            with self._torch.inference_mode():
+                found = self._network(self._torch.from_numpy(self._filled(patches)).to(self._device))
+            yield found.cpu().numpy()[: len(patches)]
+
+
+def _finished(request: InferRequest, patches: FloatArray, count: int) -> FloatArray:
+    """Descriptors of the first ``count`` of the patches, which the request shares until it has described them."""
+    request.wait()
+    return np.array(request.get_output_tensor(0).data[:count], np.float32)
 
 
 def _torch() -> ModuleType:
