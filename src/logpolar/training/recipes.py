@@ -41,11 +41,10 @@ PAPER = TrainingConfig(
 SMALL = replace(
     DEFAULT,
     name="logpolar-96-small",
-    sampling=LogPolar(outside="mean"),
     network=NetworkOptions(circular=True, dropout=0.0, channels=(32, 64, 64, 128, 128), strides=(2, 2, 1, 2, 1)),
     loss=LossOptions(triplet=0.0),
     distillation=DistillationOptions(teacher=DEFAULT_MODEL),
-    optimisation=replace(DEFAULT.optimisation, steps=15000),
+    optimisation=replace(DEFAULT.optimisation, steps=70000),
 )
 """A fifth of the default's multiply-adds: for machines without a GPU. It imitates the default model, nothing else."""
 
