@@ -28,11 +28,16 @@ class Settings:
 
 @dataclass(frozen=True)
 class Case:
-    """One thing to time. ``make`` loads what it needs and returns the work; ``amount`` is how much one run does."""
+    """One thing to time. ``make`` loads what it needs and returns the work; ``amount`` is how much one run does.
+
+    Cases of the same ``group`` take turns, one group after another: what needs much memory is slower after what needs
+    little, for the system has taken it back meanwhile.
+    """
 
     name: str
     make: Callable[[], Work]
     amount: float
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -48,15 +53,16 @@ class Subject:
 
 def time_in_turn(subject: Subject, repeats: int) -> list[dict[str, Any]]:
     """Median and quartiles of the seconds of each case. Cases take turns, so that a busy spell hits all of them."""
-    works = [(case, case.make()) for case in subject.cases]
-    for _, work in works:
-        work()
     seconds: dict[str, list[float]] = {case.name: [] for case in subject.cases}
-    for _ in range(repeats):
-        for case, work in works:
-            start = time.perf_counter()
+    for group in dict.fromkeys(case.group for case in subject.cases):
+        works = [(case, case.make()) for case in subject.cases if case.group == group]
+        for _, work in works:
             work()
-            seconds[case.name].append(time.perf_counter() - start)
+        for _ in range(repeats):
+            for case, work in works:
+                start = time.perf_counter()
+                work()
+                seconds[case.name].append(time.perf_counter() - start)
     return [row(case.name, seconds[case.name], case.amount) for case in subject.cases]
 
 

@@ -82,9 +82,9 @@ def detection(settings: Settings) -> Subject:
     cases = []
     for width, height in (SMALL, (1600, 1200), LARGE):
         amount = width * height / 1e6
-        size = width, height
-        cases.append(Case(f"logpolar, {width} x {height}", lambda size=size: ours(size), amount))
-        cases.append(Case(f"cv2.SIFT.detect, {width} x {height}", lambda size=size: theirs(size), amount))
+        size, name = (width, height), f"{width} x {height}"
+        cases.append(Case(f"logpolar, {name}", lambda size=size: ours(size), amount, name))
+        cases.append(Case(f"cv2.SIFT.detect, {name}", lambda size=size: theirs(size), amount, name))
     return Subject("Detection: 2048 SIFT keypoints", "megapixels/s", tuple(cases))
 
 
