@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -126,6 +127,16 @@ class TestKeypoints:
             with pytest.raises(OSError, match="no more patches"):
                 runtime.describe_keypoints(gray, keypoints)
         np.testing.assert_array_equal(runtime.describe_keypoints(gray, keypoints), expected)
+
+    @pytest.mark.parametrize("name", ["onnxruntime", "openvino", "torch"])
+    def test_of_several_threads_are_not_mixed_up(self, gray, name):
+        runtime = open_runtime(load_model("logpolar-96-small"), name)
+        sets = [Keypoints.from_points(np.random.default_rng(seed).uniform(0, 512, (300, 2))) for seed in range(4)]
+        expected = [runtime.describe_keypoints(gray, keypoints) for keypoints in sets]
+        with ThreadPoolExecutor(4) as threads:
+            found = list(threads.map(lambda number: runtime.describe_keypoints(gray, sets[number % 4]), range(12)))
+        for number, descriptors in enumerate(found):
+            np.testing.assert_allclose(descriptors, expected[number % 4], atol=1e-5)
 
 
 @pytest.mark.parametrize("level", [0.1, 0.3, 0.91])

@@ -6,6 +6,7 @@ cache, and in OpenVINO one stream of chunks for each thread.
 
 from __future__ import annotations
 
+import threading
 import warnings
 from abc import ABC, abstractmethod
 from collections import deque
@@ -140,9 +141,14 @@ class OpenVinoRuntime(Runtime):
         ):
             raise ModelError(f"model '{model.name}': its graph is not that of the network its card describes")
         self._requests = [compiled.create_infer_request() for _ in range(_CHUNKS_PER_THREAD * threads)]
+        self._in_use = threading.Lock()
         _check_variant(model, self)
 
     def _run(self, chunks: Iterable[FloatArray]) -> Iterator[FloatArray]:
+        with self._in_use:  # another thread would start the same requests and take their results for its own
+            yield from self._run_alone(chunks)
+
+    def _run_alone(self, chunks: Iterable[FloatArray]) -> Iterator[FloatArray]:
         running: deque[tuple[InferRequest, FloatArray, int]] = deque()
         try:
             for number, patches in enumerate(chunks):
