@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -136,6 +137,27 @@ class TestCheck:
         for kind in (OnnxRuntime, OpenVinoRuntime):
             with pytest.raises(ModelError, match=r"does not compute int8.*'tiny'"):
                 kind(wrong)
+
+    @pytest.mark.parametrize("shape", [(0, 128), (1, 128), (8, 64)])
+    def test_descriptors_of_another_shape_are_refused(self, int8, shape):
+        for kind in (OnnxRuntime, OpenVinoRuntime):
+            with pytest.raises(ModelError, match="damaged"):
+                kind(replace(int8, check=np.zeros(shape, np.float32)))
+
+    def test_damaged_weights_are_refused(self, int8):
+        weights = {name: np.zeros_like(values) if "head" in name else values for name, values in int8.weights.items()}
+        for kind in (OnnxRuntime, OpenVinoRuntime):
+            with pytest.raises(ModelError, match=r"damaged.*'tiny'"):
+                kind(replace(int8, weights=weights))
+
+    def test_a_graph_that_cannot_be_loaded_is_told_in_one_line(self, int8):
+        file = onnx.load_model_from_string(int8.graph)
+        next(node for node in file.graph.node if node.op_type == "Relu").op_type = "Unheard"
+        for kind in (OnnxRuntime, OpenVinoRuntime):
+            with pytest.raises(ModelError, match="cannot load its graph") as caught:
+                kind(replace(int8, graph=file.SerializeToString()))
+            assert len(str(caught.value).splitlines()) == 1
+            assert len(str(caught.value)) < 300
 
     def test_patches_differ(self):
         flat = check_patches(8, 16).reshape(8, -1)

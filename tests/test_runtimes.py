@@ -10,7 +10,7 @@ import torch
 from helpers import trained_models
 from logpolar.defaults import DEFAULT_MODEL
 from logpolar.detection import SiftDetector
-from logpolar.errors import LogpolarError, MissingExtraError
+from logpolar.errors import KeypointError, LogpolarError, MissingExtraError
 from logpolar.keypoints import Keypoints
 from logpolar.models import load_model
 from logpolar.runtimes import RUNTIME_NAMES, DeviceRuntime, OnnxRuntime, TorchRuntime, open_runtime
@@ -188,6 +188,18 @@ class TestOnADevice:
         expected = OnnxRuntime(model).describe_keypoints(gray, keypoints)
         assert found.shape == (count, 128)
         np.testing.assert_allclose(found, expected, atol=1e-3)
+
+    @pytest.mark.parametrize(("xy", "size"), [((np.nan, 3), 4), ((3, np.inf), 4), ((3, 3), 0), ((3, 3), 1e9)])
+    def test_keypoints_that_cannot_be_described_are_refused(self, model, gray, xy, size):
+        keypoints = Keypoints.from_points([xy], size)
+        with pytest.raises(KeypointError, match="1 of 1 keypoints"):
+            DeviceRuntime(model, "cpu", "float32", chunk=4).describe_keypoints(gray, keypoints)
+
+    def test_an_image_that_is_a_view(self, model, gray):
+        runtime, keypoints = DeviceRuntime(model, "cpu", "float32", chunk=4), Keypoints.from_points([(30, 40)])
+        view = gray[::2, ::-1]
+        expected = runtime.describe_keypoints(view.copy(), keypoints)
+        np.testing.assert_array_equal(runtime.describe_keypoints(view, keypoints), expected)
 
     def test_patches(self, model):
         patches = np.random.default_rng(1).random((6, model.sampling.rows, model.sampling.columns), np.float32)

@@ -8,6 +8,12 @@ def in_words(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 
+def in_one_line(error: Exception, most: int = 200) -> str:
+    """What a library says, which may be pages, in so many characters."""
+    words = " ".join(str(error).split())
+    return words if len(words) <= most else f"{words[:most]}..."
+
+
 def some_of(names: Sequence[str]) -> str:
     """The first three of many names."""
     return ", ".join(names[:3]) + ", ..." * (len(names) > 3)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from logpolar.defaults import DESCRIPTOR_SIZE, RUNTIME_NAMES, DevicePrecision, RuntimeName
-from logpolar.errors import LogpolarError, MissingExtraError, ModelError
+from logpolar.errors import LogpolarError, MissingExtraError, ModelError, in_one_line
 from logpolar.keypoints import FloatArray, Keypoints
 from logpolar.models import Model, NetworkOptions
 from logpolar.parallel import ahead, cores
@@ -89,7 +89,7 @@ class OnnxRuntime(Runtime):
             options.add_external_initializers(list(model.weights), values)
             self._session = onnxruntime.InferenceSession(model.graph, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's own errors share no base class
-            raise ModelError(f"model '{model.name}': onnxruntime cannot load its graph ({error})") from error
+            raise ModelError(f"model '{model.name}': onnxruntime cannot load its graph ({in_one_line(error)})") from error
         described = self._session.get_modelmeta().custom_metadata_map.get("network", "null")
         if not _is_of(described, model.card.network):
             raise ModelError(f"model '{model.name}': its graph is not that of the network its card describes")
@@ -135,7 +135,7 @@ class OpenVinoRuntime(Runtime):
             graph.reshape([chunk, rows, columns])
             compiled = core.compile_model(graph, "CPU", options)
         except Exception as error:  # RuntimeError for most, google.protobuf's for a graph that is none
-            raise ModelError(f"model '{model.name}': OpenVINO cannot load its graph ({error})") from error
+            raise ModelError(f"model '{model.name}': OpenVINO cannot load its graph ({in_one_line(error)})") from error
         if not _is_of(
             {each.key: each.value for each in file.metadata_props}.get("network", "null"), model.card.network
         ):
@@ -210,7 +210,8 @@ class DeviceRuntime(Runtime):
     def describe_keypoints(self, gray: FloatArray, keypoints: Keypoints) -> FloatArray:
         from logpolar.sampling.torch_lookup import TorchPyramids
 
-        pyramids = TorchPyramids([self._torch.from_numpy(gray).to(self._device)])
+        keypoints.check()  # on a GPU one that is not finite would end all work there
+        pyramids = TorchPyramids([self._torch.from_numpy(np.ascontiguousarray(gray)).to(self._device)])
         table = self._torch.from_numpy(keypoints.table).to(self._device)
         image = self._torch.zeros(len(table), dtype=self._torch.int64, device=self._device)
         return np.asarray(self._describer.describe(pyramids, image, table).cpu().numpy(), np.float32)
@@ -277,9 +278,11 @@ def _check_variant(model: Model, runtime: Runtime) -> None:
     if model.check is None or model.card.variant is None:
         return
     found = runtime.describe(check_patches(model.card.network.rows, model.card.network.columns))
-    distance = float(np.abs(np.linalg.norm(found - model.check, axis=1)).max()) if len(model.check) else 0.0
+    if found.shape != model.check.shape:
+        raise ModelError(f"model '{model.name}': damaged model file: {len(model.check)} descriptors to check it by")
+    distance = float(np.linalg.norm(found - model.check, axis=1).max())
     if not distance <= _CHECK_TOLERANCE:
         raise ModelError(
-            f"model '{model.name}': this processor does not compute {model.card.precision} as its file says "
-            f"(off by {distance:.2g}); use '{model.card.variant.parent}' instead"
+            f"model '{model.name}': this processor does not compute {model.card.precision} as its file says, or the "
+            f"file is damaged (off by {distance:.2g}); use '{model.card.variant.parent}' instead"
         )
