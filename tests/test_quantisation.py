@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from logpolar.errors import ModelError
-from logpolar.models import Model, ModelCard, NetworkOptions, load_model, save_model
+from logpolar.models import Model, ModelCard, NetworkOptions, Variant, load_model, save_model
 from logpolar.network import DescriptorNetwork
 from logpolar.onnx_graphs import filled_graph
 from logpolar.quantisation import to_int8
@@ -99,9 +99,21 @@ class TestInt8:
 
 
 @pytest.fixture(scope="module")
-def variant(model, patches, tmp_path_factory):
-    path = tmp_path_factory.mktemp("variant") / "tiny-bf16.safetensors"
-    return make_variant(path, model, "bfloat16", patches, "noise")
+def variant(model):
+    """In bfloat16, on any processor; its check is the parent's."""
+    check = OnnxRuntime(model).describe(check_patches(8, 16))
+    return replace(model, card=replace(CARD, variant=Variant("bfloat16", "tiny", model.digest)), check=check)
+
+
+def set_capabilities(monkeypatch, *names: str) -> None:
+    """Let OpenVINO say what the processor can do."""
+    import openvino
+
+    class Other(openvino.Core):
+        def get_property(self, *_):
+            return list(names)
+
+    monkeypatch.setattr(openvino, "Core", Other)
 
 
 class TestBfloat16:
@@ -115,17 +127,21 @@ class TestBfloat16:
         with pytest.raises(ModelError, match="openvino"):
             OnnxRuntime(variant)
 
-    def test_weights_are_the_models(self, model, variant):
-        assert all(np.array_equal(values, variant.weights[name]) for name, values in model.weights.items())
+    def test_making_one(self, model, patches, tmp_path, monkeypatch):
+        set_capabilities(monkeypatch, "FP32", "BF16")  # one that has not computes in float32 here
+        made = make_variant(tmp_path / "made.safetensors", model, "bfloat16", patches, "noise")
+        assert made.card.precision == "bfloat16"
+        assert all(np.array_equal(values, made.weights[name]) for name, values in model.weights.items())
+        assert 0.999 < made.card.figures["cosine with tiny"]["average"] <= 1
+
+    def test_is_not_made_where_it_cannot_be_measured(self, model, patches, tmp_path, monkeypatch):
+        set_capabilities(monkeypatch, "FP32")
+        with pytest.raises(ModelError, match="no bfloat16"):
+            make_variant(tmp_path / "made.safetensors", model, "bfloat16", patches, "noise")
+        assert not list(tmp_path.iterdir())
 
     def test_a_processor_without_it(self, model, variant, patches, monkeypatch):
-        import openvino
-
-        class Old(openvino.Core):
-            def get_property(self, *_):
-                return ["FP32"]
-
-        monkeypatch.setattr(openvino, "Core", Old)
+        set_capabilities(monkeypatch, "FP32")
         with pytest.warns(UserWarning, match="no bfloat16.*float32"):
             runtime = OpenVinoRuntime(variant)
         np.testing.assert_allclose(runtime.describe(patches[:9]), OnnxRuntime(model).describe(patches[:9]), atol=1e-5)

@@ -19,6 +19,10 @@ def some_of(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + ", ..." * (len(names) > 3)
 
 
+class LogpolarWarning(UserWarning):
+    """Something else is done than was asked for. The command line prints it as one line and goes on."""
+
+
 class LogpolarError(Exception):
     """Base of every error about files, images, keypoints and installs; an impossible option is a ``ValueError``."""
 

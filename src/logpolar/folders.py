@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,11 +11,11 @@ from typing import Any, Protocol, TypeAlias
 import cv2
 from tqdm import tqdm
 
-from logpolar.errors import LogpolarError
+from logpolar.errors import LogpolarError, LogpolarWarning
 from logpolar.extraction import Features
 from logpolar.images import Image, unnamed_images
 from logpolar.keypoints import Keypoints
-from logpolar.parallel import in_processes
+from logpolar.parallel import cores, in_processes
 from logpolar.storage import FeatureWriter
 
 
@@ -124,7 +124,8 @@ _worker_extractor: AnyExtractor
 
 def _open_worker(open_extractor: OpenExtractor, jobs: int) -> None:
     global _worker_extractor
-    _worker_extractor = open_extractor(threads=max((os.cpu_count() or 1) // jobs, 1))
+    warnings.simplefilter("ignore", LogpolarWarning)  # the caller's own extractor has said it
+    _worker_extractor = open_extractor(threads=max(cores() // jobs, 1))
 
 
 def _work(task: _Task) -> Features | str:

@@ -54,7 +54,7 @@ def in_processes(
         for task in tasks:
             yield task, work(task)
         return
-    threads = max((os.cpu_count() or 1) // jobs, 1)
+    threads = max(cores() // jobs, 1)
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(jobs, context, _start_process, (threads, start, arguments))
     waiting: deque[tuple[Task, Future[Result]]] = deque()

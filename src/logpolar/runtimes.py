@@ -12,12 +12,12 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from logpolar.defaults import DESCRIPTOR_SIZE, RUNTIME_NAMES, DevicePrecision, RuntimeName
-from logpolar.errors import LogpolarError, MissingExtraError, ModelError, in_one_line
+from logpolar.errors import LogpolarError, LogpolarWarning, MissingExtraError, ModelError, in_one_line
 from logpolar.keypoints import FloatArray, Keypoints
 from logpolar.models import Model, NetworkOptions
 from logpolar.parallel import ahead, cores
@@ -89,7 +89,9 @@ class OnnxRuntime(Runtime):
             options.add_external_initializers(list(model.weights), values)
             self._session = onnxruntime.InferenceSession(model.graph, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's own errors share no base class
-            raise ModelError(f"model '{model.name}': onnxruntime cannot load its graph ({in_one_line(error)})") from error
+            raise ModelError(
+                f"model '{model.name}': onnxruntime cannot load its graph ({in_one_line(error)})"
+            ) from error
         described = self._session.get_modelmeta().custom_metadata_map.get("network", "null")
         if not _is_of(described, model.card.network):
             raise ModelError(f"model '{model.name}': its graph is not that of the network its card describes")
@@ -104,18 +106,15 @@ class OpenVinoRuntime(Runtime):
     """OpenVINO on the CPU: as many chunks at a time as there are ``threads``, 0 for all cores."""
 
     def __init__(self, model: Model, chunk: int = 64, threads: int = 0) -> None:
-        try:
-            import openvino
+        core = _openvino().Core()
+        from logpolar.onnx_graphs import filled_graph
 
-            from logpolar.onnx_graphs import filled_graph
-        except ImportError as error:
-            raise MissingExtraError("the OpenVINO runtime", "openvino") from error
         self.chunk, self.sampling = chunk, model.sampling
-        core = openvino.Core()
         precision = model.card.precision
-        if precision == "bfloat16" and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        if precision == "bfloat16" and not has_bfloat16():
             warnings.warn(
                 f"this processor has no bfloat16: model '{model.name}' runs in float32, slower, like its parent",
+                LogpolarWarning,
                 stacklevel=2,
             )
             precision = "float32"
@@ -235,6 +234,20 @@ def _torch() -> ModuleType:
     except ImportError as error:
         raise MissingExtraError("the torch runtime", "torch") from error
     return torch
+
+
+def _openvino() -> Any:
+    try:
+        import onnx  # noqa: F401 - fills in the weights
+        import openvino
+    except ImportError as error:
+        raise MissingExtraError("the OpenVINO runtime", "openvino") from error
+    return openvino
+
+
+def has_bfloat16() -> bool:
+    """Whether OpenVINO computes in bfloat16 on this processor."""
+    return "BF16" in _openvino().Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 
 def open_runtime(model: Model, name: RuntimeName = "onnxruntime", threads: int = 0) -> Runtime:

@@ -20,7 +20,7 @@ from logpolar.images import find_images, read_gray, shrink, to_gray
 from logpolar.keypoints import FloatArray, Keypoints
 from logpolar.models import Model, ModelCard, Precision, Variant, load_model, save_variant
 from logpolar.quantisation import to_int8
-from logpolar.runtimes import check_patches, open_runtime, runtime_for
+from logpolar.runtimes import check_patches, has_bfloat16, open_runtime, runtime_for
 from logpolar.sampling import sample_patches
 
 _PER_IMAGE = 64
@@ -76,6 +76,10 @@ def make_variant(path: Path, model: Model, precision: Precision, patches: FloatA
     """
     if model.card.variant:
         raise ModelError(f"model '{model.name}' is a variant itself; name its parent '{model.card.variant.parent}'")
+    if precision == "bfloat16" and not has_bfloat16():
+        raise ModelError(
+            "this processor has no bfloat16, so nothing could be measured; make the variant on one that has"
+        )
     seen, unseen = np.split(patches, [3 * len(patches) // 4])
     weights, graph = to_int8(model, seen) if precision == "int8" else (model.weights, model.graph)
     calibration = {"patches": len(seen), "source": source} if precision == "int8" else {}

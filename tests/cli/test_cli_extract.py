@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -15,6 +16,8 @@ from PIL import Image as PillowImage
 from helpers import assert_one_error
 from logpolar.cli import main
 from logpolar.extraction import Extractor
+from logpolar.models import Variant, load_model, save_variant
+from logpolar.runtimes import OnnxRuntime, check_patches
 from logpolar.storage import FeatureFile, FeatureWriter
 
 
@@ -73,11 +76,29 @@ class TestResult:
         assert result.exit_code == 0
         assert names_in(tmp_path / "out.h5") == ["a.png", "b.jpg", "c.png"]
 
-    def test_more_jobs_than_cores_are_pointed_out(self, folder, tmp_path, monkeypatch):
-        monkeypatch.setattr("logpolar.parallel.cores", lambda: 1)
-        result = run_extract(folder, "-o", tmp_path / "f.h5", "--jobs", 2)
+    @pytest.mark.parametrize(("count", "words"), [(1, "1 core"), (2, "2 cores")])
+    def test_more_jobs_than_cores_are_pointed_out(self, folder, tmp_path, monkeypatch, count, words):
+        monkeypatch.setattr("logpolar.parallel.cores", lambda: count)
+        result = run_extract(folder, "-o", tmp_path / "f.h5", "--jobs", 3)
         assert result.exit_code == 0
-        assert errors_of(result) == ["logpolar: 2 jobs share 1 cores: more memory, not more speed"]
+        assert errors_of(result) == [f"logpolar: 3 jobs share {words}: more memory, not more speed"]
+
+    @pytest.mark.parametrize("jobs", ["1", "2"])
+    def test_what_is_used_instead_of_bfloat16_is_told_once_in_one_line(self, folder, tmp_path, monkeypatch, jobs):
+        code = "import openvino\nopenvino.Core.get_property = lambda *_: ['FP32']\n"
+        (tmp_path / "sitecustomize.py").write_text(code)
+        model = load_model("logpolar-96-small")
+        card = replace(model.card, name="half", variant=Variant("bfloat16", model.name, model.digest))
+        check = OnnxRuntime(model).describe(check_patches(32, 32))
+        save_variant(tmp_path / "half.safetensors", model.weights, model.graph, card, check)
+        options = ["--model", tmp_path / "half.safetensors", "--runtime", "openvino", "--jobs", jobs]
+        command = [sys.executable, "-m", "logpolar", "extract", folder, "-o", tmp_path / "out.h5", *options]
+        path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {**os.environ, "PYTHONPATH": path}
+        result = subprocess.run(command, capture_output=True, text=True, env=environment)
+        assert result.returncode == 0
+        words = "this processor has no bfloat16: model 'half' runs in float32, slower, like its parent"
+        assert [line for line in errors_of(result) if "jobs share" not in line] == [f"logpolar: {words}"]
 
     def test_jobs(self, folder, tmp_path):
         result = run_extract(folder, "-o", tmp_path / "out.h5", "--jobs", "2")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import warnings
+from typing import Any
 
 import click
 
@@ -27,7 +29,17 @@ from logpolar.cli.patches import patches
 from logpolar.cli.quantise import quantise
 from logpolar.cli.sfm import sfm
 from logpolar.cli.train import ablate, recipe, train
-from logpolar.errors import LogpolarError, in_words
+from logpolar.errors import LogpolarError, LogpolarWarning, in_words
+
+_show_others = warnings.showwarning
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+    """Our own in one line, without the place in the code; those of others as ever."""
+    if issubclass(category, LogpolarWarning):
+        click.echo(f"logpolar: {message}", err=True)
+    else:
+        _show_others(message, category, *place, **more)
 
 
 class _Commands(click.Group):
@@ -38,7 +50,9 @@ class _Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         try:
-            return super().invoke(ctx)
+            with warnings.catch_warnings():
+                warnings.showwarning = _show_warning
+                return super().invoke(ctx)
         except (LogpolarError, OSError) as error:
             if isinstance(error, BrokenPipeError):
                 raise

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from logpolar.cli.options import continuing, extraction_options, open_extractor
+from logpolar.cli.options import continuing, extraction_options, open_extractor, point_out_crowds
 from logpolar.errors import ImageError
 
 
@@ -16,7 +16,15 @@ from logpolar.errors import ImageError
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--output", "-o", type=click.Path(path_type=Path), required=True, help="Feature file (HDF5) to add to.")
 @extraction_options
-@click.option("--jobs", "-j", type=click.IntRange(min=1), default=1, show_default=True, help="Images at a time.")
+@click.option(
+    "--jobs",
+    "-j",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    callback=point_out_crowds,
+    help="Images at a time.",
+)
 @click.option("--overwrite", is_flag=True, help="Start anew instead of continuing an existing file.")
 def extract(paths: tuple[str, ...], output: Path, jobs: int, overwrite: bool, **extraction: Any) -> None:
     """Extract features of images, folders and globs into one file.
@@ -28,11 +36,8 @@ def extract(paths: tuple[str, ...], output: Path, jobs: int, overwrite: bool, **
 
     from logpolar.folders import extract_images
     from logpolar.images import find_images
-    from logpolar.parallel import cores
 
     images = find_images(paths)
-    if jobs > cores():
-        click.echo(f"logpolar: {jobs} jobs share {cores()} cores: more memory, not more speed", err=True)
     with continuing(output):
         report = extract_images(images, output, partial(open_extractor, **extraction), jobs, overwrite, progress=True)
     if len(report.failed) == 1 == len(images):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -82,12 +81,27 @@ _DESCRIPTION = (
 )
 
 
+def _all_cores() -> int:
+    from logpolar.parallel import cores
+
+    return cores()
+
+
+def point_out_crowds(ctx: click.Context, param: click.Parameter, jobs: int) -> int:
+    """Callback of --jobs: more than there are cores are allowed, but not what one hopes for."""
+    if jobs > (count := _all_cores()):
+        cores = "1 core" if count == 1 else f"{count} cores"
+        click.echo(f"logpolar: {jobs} jobs share {cores}: more memory, not more speed", err=True)
+    return jobs
+
+
 jobs_option = click.option(
     "--jobs",
     "-j",
     type=click.IntRange(min=1),
-    default=lambda: os.cpu_count() or 1,
+    default=_all_cores,
     show_default="all cores",
+    callback=point_out_crowds,
     help="Processes.",
 )
 
