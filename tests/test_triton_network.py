@@ -46,6 +46,13 @@ def test_patches_whose_sides_are_no_powers_of_two(circular):
     assert_same_descriptors(network, torch.rand(5, 24, 12))
 
 
+@pytest.mark.parametrize("channels", [(32, 64, 160), (16, 48, 64), (24, 8, 192), (1, 1, 1)])
+def test_channels_that_are_no_powers_of_two(channels):
+    torch.manual_seed(0)
+    network = with_statistics(DescriptorNetwork(NetworkOptions(8, 8, True, channels=channels, strides=(1, 2, 1))))
+    assert_same_descriptors(network, torch.rand(5, 8, 8))
+
+
 def test_flat_patch_is_no_accident():
     network = load_model("logpolar-96").network().to(DEVICE)
     assert_same_descriptors(network, torch.full((1, 32, 32), 0.3))

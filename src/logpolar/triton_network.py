@@ -4,7 +4,8 @@ Rows that continue from the last to the first are what libraries have no convolu
 into a larger one first. Here a kernel wraps the row's number instead, adds the bias, cuts off at 0 and writes once.
 
 Layouts: values (N, rows, columns, channels), weights (3, 3, channels in, channels out), both float16, sums float32.
-Batch normalisation, of which only statistics are left, is part of weights and biases.
+Batch normalisation, of which only statistics are left, is part of weights and biases. Channels are filled up with zeros
+to powers of two, 16 at least, which is what Triton's blocks have.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn import functional
 
 from logpolar.network import CONTRAST_FLOOR, DescriptorNetwork, unit_length
 
@@ -130,8 +132,8 @@ class TritonNetwork:
 
     def __init__(self, network: DescriptorNetwork) -> None:
         self._layers = [
-            _Layer(*_fold(block.convolution, block.norm), int(block.convolution.stride[0]), bool(block.circular))
-            for block in list[Any](network.blocks)
+            _Layer(*_fold(block.convolution, block.norm, number > 0), block.convolution.stride[0], block.circular)
+            for number, block in enumerate(list[Any](network.blocks))
         ]
         first = self._layers[0].weights.reshape(9, -1)
         padding = first.new_zeros(_TAPS.value - 9, first.shape[1])
@@ -170,11 +172,21 @@ class TritonNetwork:
         return output
 
 
-def _fold(convolution: Any, norm: Any) -> tuple[Tensor, Tensor]:
-    """Convolution and batch normalisation as one: weights (rows, columns, in, out) and biases."""
+def _fold(convolution: Any, norm: Any, fill_inputs: bool = True) -> tuple[Tensor, Tensor]:
+    """Convolution and batch normalisation as one: weights (rows, columns, in, out) and biases, channels filled up."""
     scale = norm.running_var.add(norm.eps).rsqrt()
     weights = (convolution.weight * scale[:, None, None, None]).permute(2, 3, 1, 0)
-    return weights.half().contiguous(), (-norm.running_mean * scale).float().contiguous()
+    biases = -norm.running_mean * scale
+    inputs, outputs = weights.shape[2:]
+    more = _channels(outputs) - outputs
+    # The patch itself, the first convolution's only input, is no block of channels.
+    weights = functional.pad(weights, (0, more, 0, _channels(inputs) - inputs if fill_inputs else 0))
+    return weights.half().contiguous(), functional.pad(biases, (0, more)).float().contiguous()
+
+
+def _channels(count: int) -> int:
+    """So many channels filled up."""
+    return max(int(triton.next_power_of_2(count)), 16)
 
 
 def _run(layer: _Layer, values: Tensor) -> Tensor:
