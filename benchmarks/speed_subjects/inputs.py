@@ -7,7 +7,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from common import large_photo
+import common
 from logpolar.images import to_gray
 from logpolar.keypoints import FloatArray, Keypoints
 
@@ -17,7 +17,7 @@ COUNT = 4000
 
 def picture(size: tuple[int, int]) -> np.ndarray:
     """8 bit, gray, (width, height)."""
-    return large_photo(*size)
+    return common.large_photo(*size)
 
 
 def gray_picture(size: tuple[int, int]) -> FloatArray:
@@ -25,12 +25,7 @@ def gray_picture(size: tuple[int, int]) -> FloatArray:
 
 
 def random_keypoints(count: int, size: tuple[int, int]) -> Keypoints:
-    random = np.random.default_rng(0)
-    return Keypoints.from_points(
-        random.uniform((0, 0), size, (count, 2)),
-        np.exp(random.normal(1.4, 0.6, count)),  # like SIFT's: median 4 px, 1 % above 16 px
-        random.uniform(0, 360, count),
-    )
+    return common.random_keypoints(count, *size)
 
 
 def random_descriptors(count: int, dimensions: int = 128) -> tuple[FloatArray, FloatArray]:

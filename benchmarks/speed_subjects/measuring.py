@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,6 @@ class Subject:
     unit: str
     cases: tuple[Case, ...]
     baseline: str = ""
-    notes: dict[str, Any] = field(default_factory=dict)
 
 
 def time_in_turn(subject: Subject, repeats: int) -> list[dict[str, Any]]:

@@ -1,16 +1,15 @@
-"""Sampler, network, detection."""
+"""Sampler, network, detection, matching."""
 
 from __future__ import annotations
 
 import cv2
-import numpy as np
 
 from logpolar.detection import SiftDetector
 from logpolar.models import load_model
 from logpolar.runtimes import open_runtime
 from logpolar.sampling import LogPolar, sample_patches
 from speed_subjects import peers
-from speed_subjects.inputs import COUNT, LARGE, SMALL, gray_picture, picture, random_keypoints
+from speed_subjects.inputs import COUNT, LARGE, SMALL, gray_picture, picture, random_descriptors, random_keypoints
 from speed_subjects.measuring import Case, Settings, Subject, Work
 
 _LOOP_COUNT = 400
@@ -21,6 +20,7 @@ def sampler(settings: Settings) -> Subject:
     keypoints = random_keypoints(COUNT, SMALL)
     pattern = load_model(settings.models[0].partition("@")[0]).sampling
     plain = LogPolar(96.0, inner_radius="paper", antialias=False)
+    loop = f"loop over {_LOOP_COUNT} keypoints, plain bilinear"
 
     def ours(pattern: LogPolar) -> Work:
         gray = gray_picture(SMALL)
@@ -34,12 +34,12 @@ def sampler(settings: Settings) -> Subject:
             Case("logpolar, plain bilinear", lambda: ours(plain), COUNT),
             Case("kornia, square patches", lambda: peers.kornia_patches(gray_picture(SMALL), keypoints), COUNT),
             Case(
-                "loop over keypoints, plain bilinear",
+                loop,
                 lambda: peers.loop_sampler(gray_picture(SMALL), keypoints[:_LOOP_COUNT], plain),
                 _LOOP_COUNT,
             ),
         ),
-        "loop over keypoints, plain bilinear",
+        loop,
     )
 
 
@@ -91,7 +91,6 @@ def detection(settings: Settings) -> Subject:
 def matching(settings: Settings) -> Subject:
     """Mutual nearest neighbours with a ratio test; OpenCV's matcher finds nearest neighbours one way only."""
     from logpolar.matching import match_descriptors
-    from speed_subjects.inputs import random_descriptors
 
     count = 8192
     pairs = float(count) ** 2 / 1e6
@@ -139,5 +138,4 @@ def matching(settings: Settings) -> Subject:
             Case("kornia match_smnn", lambda: by_kornia("match_smnn", 0.9), pairs),
         ),
         "cv2.BFMatcher, one way, k = 2",
-        {"ratio": 0.9, "float": str(np.float32.__name__)},
     )

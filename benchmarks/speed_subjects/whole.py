@@ -84,7 +84,7 @@ def start(settings: Settings) -> Subject:
         (
             Case("python -c pass", lambda: process("pass"), 1),
             Case("import logpolar", lambda: process("import logpolar"), 1),
-            Case("logpolar --help", lambda: process("import sys; sys.argv = ['logpolar']; import logpolar.cli"), 1),
+            Case("import logpolar.cli", lambda: process("import logpolar.cli"), 1),
             *firsts,
         ),
     )

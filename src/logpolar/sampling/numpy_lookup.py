@@ -66,8 +66,8 @@ class ImagePyramid:
         return mask
 
     def batches(self, keypoints: Keypoints, pattern: Pattern) -> Iterator[FloatArray]:
-        """The same some at a time, in the order of the keypoints: best ``in_bands``, since what neighbours see of the
-        image is still in the processor's cache."""
+        """Patches as ``sample`` has them, some at a time, in the order of the keypoints: best ``in_bands``, since what
+        neighbours see of the image is still in the processor's cache."""
         for _, lines in _lines(keypoints, pattern):
             position, mask = _place(lines, self.width, self.height)
             level = np.clip(pyramid_level(lines.spacing), 0, self.top if pattern.antialias else 0)
