@@ -110,6 +110,13 @@ class TestKeypoints:
         assert expected.shape == (count, 128)
         np.testing.assert_allclose(runtime.describe_keypoints(gray, keypoints), expected, atol=1e-6)
 
+    def test_that_cannot_be_described_are_numbered_in_their_order(self, gray, model):
+        keypoints = Keypoints.from_points([(10, 400), (5, 100), (7, 3)], [0, 4, 4])
+        with pytest.raises(KeypointError, match="first is number 0"):
+            OnnxRuntime(model).describe_keypoints(gray, keypoints)
+        with pytest.raises(KeypointError, match="first is number 0"):
+            sample_patches(gray, keypoints, model.sampling)
+
     @pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
     def test_an_error_on_the_way_leaves_the_runtime_as_it_was(self, gray, monkeypatch, name):
         model = load_model("logpolar-96-small")

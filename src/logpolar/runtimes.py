@@ -50,6 +50,7 @@ class Runtime(ABC):
 
     def describe_keypoints(self, gray: FloatArray, keypoints: Keypoints) -> FloatArray:
         """Descriptors (N, 128) of keypoints of an image. While the network describes some, the next are cut."""
+        keypoints.check()  # in their own order, by which an error numbers them
         order = keypoints.in_bands()
         descriptors = np.empty((len(keypoints), DESCRIPTOR_SIZE), np.float32)
         descriptors[order] = self._describe(ahead(ImagePyramid(gray).batches(keypoints[order], self.sampling)))

@@ -51,6 +51,7 @@ class ImagePyramid:
 
     def sample(self, keypoints: Keypoints, pattern: Pattern) -> FloatArray:
         """Patches (N, rows, columns), intensities as in the image."""
+        keypoints.check()  # in their own order, by which an error numbers them
         patches = np.empty((len(keypoints), pattern.rows, pattern.columns), np.float32)
         order, done = keypoints.in_bands(), 0
         for batch in self.batches(keypoints[order], pattern):
