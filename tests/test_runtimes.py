@@ -194,7 +194,7 @@ class TestOnADevice:
         found = runtime.describe_keypoints(gray, keypoints)
         expected = OnnxRuntime(model).describe_keypoints(gray, keypoints)
         assert found.shape == (count, 128)
-        np.testing.assert_allclose(found, expected, atol=1e-3)
+        np.testing.assert_allclose(found, expected, atol=2e-5)
 
     @pytest.mark.parametrize(("xy", "size"), [((np.nan, 3), 4), ((3, np.inf), 4), ((3, 3), 0), ((3, 3), 1e9)])
     def test_keypoints_that_cannot_be_described_are_refused(self, model, gray, xy, size):
