@@ -10,12 +10,6 @@ from dataset_commands import PHOTOS, SCENE, run
 from synthetic_world import standard_world, write_workspace
 
 
-@pytest.fixture(autouse=True)
-def enough_cores(monkeypatch):
-    """For --jobs to say nothing, whatever the machine."""
-    monkeypatch.setattr("logpolar.parallel.cores", lambda: 8)
-
-
 @pytest.fixture(scope="session")
 def places(tmp_path_factory, photo):
     """A folder with two workspaces of the same scene and three photos; not to be changed."""

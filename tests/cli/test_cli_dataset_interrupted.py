@@ -142,7 +142,8 @@ class TestRealProcesses:
             stdout, stderr = process.communicate(timeout=PATIENCE)
         assert process.returncode == 130
         assert stdout == ""
-        assert stderr == f"logpolar: stopped; what was finished is in {output}, the same command continues\n"
+        lines = [line for line in stderr.splitlines() if "jobs share" not in line]  # which a single core makes it say
+        assert lines == [f"logpolar: stopped; what was finished is in {output}, the same command continues"]
         with CorrespondenceFile(output) as file:
             assert not file.complete
         assert run(command, places / path, "-o", output, *settings).exit_code == 0

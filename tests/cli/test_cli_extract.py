@@ -21,6 +21,12 @@ from logpolar.runtimes import OnnxRuntime, check_patches
 from logpolar.storage import FeatureFile, FeatureWriter
 
 
+@pytest.fixture(autouse=True)
+def enough_cores(monkeypatch):
+    """For --jobs to say nothing, whatever the machine."""
+    monkeypatch.setattr("logpolar.parallel.cores", lambda: 4)
+
+
 @pytest.fixture
 def folder(tmp_path, photo):
     """Three images, one of them deeper."""
