@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -127,3 +129,11 @@ def test_the_api_reference_has_every_public_name():
 def test_links_lead_to_files_and_pictures_are_there(page):
     for link in re.findall(r"\]\((?!\w+:|#)([^)#\s]+)", page.read_text()):
         assert (page.parent / link).exists(), link
+
+
+def test_tables_of_speed_are_those_that_were_measured():
+    command = [sys.executable, str(ROOT / "benchmarks" / "speed.py"), "--table"]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    shown = (ROOT / "docs" / "performance.md").read_text().splitlines()
+    assert len(printed) > 50
+    assert [line for line in printed if line not in shown] == []

@@ -13,7 +13,7 @@ from logpolar.sampling.patterns import LogPolar
 from speed_subjects.measuring import Work
 
 KORNIA_CHUNK = 128
-"""Patches of kornia's HardNet at a time: the fastest of 64, 128, 256, 512 and all."""
+"""Patches of kornia's HardNet at a time: as fast as any of 64, 128, 256, 512 and all."""
 
 
 def kornia_lafs(keypoints: Keypoints) -> Any:
