@@ -251,16 +251,17 @@ def test_a_name_that_is_not_utf8_is_left_out(tmp_path, photo):
     assert "UTF-8" in report.failed[bad.name]
 
 
-def test_an_image_too_much_for_the_machine_does_not_stop_the_rest(folder, tmp_path):
+@pytest.mark.parametrize("kind", [MemoryError, RuntimeError])
+def test_an_image_too_much_for_the_machine_does_not_stop_the_rest(folder, tmp_path, kind):
     def detector(gray):
         if gray.max() == 0:
-            raise MemoryError("1 TB wanted")
+            raise kind("out of memory:\n1 TB wanted")
         return Keypoints.from_points([[5, 5]])
 
     cv2.imwrite(str(folder / "huge.png"), np.zeros((20, 20), np.uint8))
     report = extract_images(find_images([folder]), tmp_path / "f.h5", partial(Extractor, detector=detector))
     assert report.done == 6
-    assert "1 TB wanted" in report.failed["huge.png"]
+    assert report.failed["huge.png"].endswith(f"({kind.__name__}: out of memory: 1 TB wanted)")
 
 
 class TestGivenKeypoints:

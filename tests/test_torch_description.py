@@ -86,5 +86,5 @@ def test_full_float32_allows_no_tf32():
 def test_half_precision_without_triton(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton", None)
     monkeypatch.delitem(sys.modules, "logpolar.triton_network", raising=False)
-    with pytest.raises(LogpolarError, match="needs Triton: pip install triton, or use float32"):
+    with pytest.raises(LogpolarError, match="needs Triton: pip install triton, or use another runtime"):
         network_on(load_model("logpolar-96"), "cpu", "float16")

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeAlias
 import cv2
 from tqdm import tqdm
 
-from logpolar.errors import LogpolarError, LogpolarWarning
+from logpolar.errors import LogpolarError, LogpolarWarning, in_one_line
 from logpolar.extraction import Features
 from logpolar.images import Image, unnamed_images
 from logpolar.keypoints import Keypoints
@@ -115,8 +115,8 @@ def _extract(extractor: AnyExtractor, path: Path, keypoints: Keypoints | None) -
         return extractor.extract(path, keypoints)
     except LogpolarError as error:
         return str(error) if str(path) in str(error) else f"{path}: {error}"
-    except (cv2.error, MemoryError) as error:
-        return f"{path}: cannot be described ({type(error).__name__}: {error})"
+    except (cv2.error, MemoryError, RuntimeError) as error:  # the last: a GPU without memory left, OpenVINO
+        return f"{path}: cannot be described ({type(error).__name__}: {in_one_line(error)})"
 
 
 _worker_extractor: AnyExtractor

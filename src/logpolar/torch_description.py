@@ -59,7 +59,7 @@ def network_on(model: Model, device: torch.device | str, precision: DevicePrecis
     try:
         from logpolar.triton_network import TritonNetwork
     except ImportError as error:
-        raise LogpolarError("float16 on a GPU needs Triton: pip install triton, or use float32") from error
+        raise LogpolarError("float16 on a GPU needs Triton: pip install triton, or use another runtime") from error
     return TritonNetwork(network)
 
 
