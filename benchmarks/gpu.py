@@ -52,10 +52,11 @@ def measure(model: Model) -> dict[str, Any]:
         apart = (describer.describe(pyramids, image[:KEYPOINTS], table[:KEYPOINTS]) - expected).abs().max()
         patches = torch.rand(CHUNK, model.sampling.rows, model.sampling.columns, device="cuda")
         with torch.inference_mode():
-            alone = median_seconds(network, patches) / CHUNK
-        whole = median_seconds(describer.describe, pyramids, image, table) / len(table)
+            _, alone, _ = quartiles(network, patches, amount=CHUNK)
+        fast, whole, slow = quartiles(describer.describe, pyramids, image, table, amount=len(table))
         found[precision] = {
             "descriptors_per_second": round(1 / whole),
+            "descriptors_per_second_quartiles": [round(1 / slow), round(1 / fast)],
             "network_alone_per_second": round(1 / alone),
             "largest_difference_from_cpu": round(float(apart), 6),
             "peak_mb": round(torch.cuda.max_memory_allocated() / 2**20),
@@ -84,8 +85,8 @@ def roofline(network: DescriptorNetwork) -> dict[str, float]:
     return {"operations": operations, "bytes": 2 * values, "least_seconds": least}
 
 
-def median_seconds(work: Callable[..., Any], *arguments: Any, repeats: int = 20) -> float:
-    """Of ``repeats`` calls by the device's own clock, after two that compile and warm up."""
+def quartiles(work: Callable[..., Any], *arguments: Any, amount: int, repeats: int = 20) -> list[float]:
+    """Seconds for one of ``amount``, of ``repeats`` calls by the device's own clock after two that compile."""
     times = []
     for number in range(repeats + 2):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -94,8 +95,8 @@ def median_seconds(work: Callable[..., Any], *arguments: Any, repeats: int = 20)
         end.record()
         torch.cuda.synchronize()
         if number >= 2:
-            times.append(start.elapsed_time(end) / 1000)
-    return statistics.median(times)
+            times.append(start.elapsed_time(end) / 1000 / amount)
+    return statistics.quantiles(times, n=4, method="inclusive")
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def test_cards_say_what_a_user_must_know(name):
     assert {"seed", "files", "batch", "augmentation", "loss", "hardware"} <= set(card.training)
     assert card.training["versions"]
     assert card.licence
-    assert {"validation", "test scenes"} <= set(card.figures)
+    assert any(name.startswith("validation") for name in card.figures) and "test scenes" in card.figures
     for figures in (scenes["mean"] for title, scenes in card.figures.items() if not title.startswith("cosine")):
         assert figures["pairs"] > 0
         assert figures["correspondences"] > 0
