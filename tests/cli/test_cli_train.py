@@ -97,7 +97,7 @@ class TestTrain:
         original = Trainer.advance
 
         def press_ctrl_c(self):
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
             return original(self)
 
         command = ["train", place / "tiny.toml", "-o", tmp_path / "run", "--set", "optimisation.steps=2"]
