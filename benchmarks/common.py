@@ -13,6 +13,7 @@ import numpy as np
 
 from logpolar.images import to_gray
 from logpolar.keypoints import Keypoints
+from logpolar.processor import CAP, prepare_openvino
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -24,8 +25,11 @@ def processor() -> str:
 
 
 def machine(*packages: str) -> dict[str, Any]:
+    if "openvino" in packages:
+        prepare_openvino("int8")  # also for the processes that are started after this
     return {
         "processor": processor(),
+        "instruction_set": os.environ.get(CAP, "highest"),  # that oneDNN may use
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "versions": {package: metadata.version(package) for package in packages},

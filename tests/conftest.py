@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from importlib import resources
 
@@ -11,6 +12,13 @@ import pytest
 
 from logpolar.images import to_gray
 from synthetic_world import standard_world, write_workspace
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_folder(tmp_path_factory):
+    """What is learnt of the processor is kept for this run of tests only, in a folder that all its processes share."""
+    folder = tmp_path_factory.getbasetemp().parent / "cache"  # the parent is that of all of xdist's processes
+    os.environ.setdefault("LOGPOLAR_CACHE", str(folder))
 
 
 @pytest.fixture(scope="session")

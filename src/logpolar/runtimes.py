@@ -21,6 +21,7 @@ from logpolar.errors import LogpolarError, LogpolarWarning, MissingExtraError, M
 from logpolar.keypoints import FloatArray, Keypoints
 from logpolar.models import Model, NetworkOptions
 from logpolar.parallel import ahead, cores
+from logpolar.processor import prepare_openvino
 from logpolar.sampling import ImagePyramid
 from logpolar.sampling.patterns import Pattern
 
@@ -36,6 +37,10 @@ _CHECK_TOLERANCE = 0.02
 
 _CHUNKS_PER_THREAD = 2
 """Of OpenVINO: one that is being described and one that waits, so that no thread has to wait for Python."""
+
+
+class UnsafeKernelError(ModelError):
+    """A model that would crash the process here."""
 
 
 class Runtime(ABC):
@@ -112,7 +117,10 @@ class OpenVinoRuntime(Runtime):
 
         self.chunk, self.sampling = chunk, model.sampling
         precision = model.card.precision
-        if precision == "bfloat16" and not has_bfloat16():
+        is_safe = prepare_openvino(precision)
+        if precision == "int8" and not is_safe:
+            raise UnsafeKernelError(f"model '{model.name}': OpenVINO crashes on this processor in int8")
+        if precision == "bfloat16" and not (is_safe and has_bfloat16()):
             warnings.warn(
                 f"this processor has no bfloat16: model '{model.name}' runs in float32, slower, like its parent",
                 LogpolarWarning,
@@ -243,6 +251,7 @@ def _openvino() -> Any:
         import openvino
     except ImportError as error:
         raise MissingExtraError("the OpenVINO runtime", "openvino") from error
+    prepare_openvino("float32")
     return openvino
 
 
@@ -256,7 +265,11 @@ def open_runtime(model: Model, name: RuntimeName = "onnxruntime", threads: int =
     if name == "onnxruntime":
         return OnnxRuntime(model, threads=threads)
     if name == "openvino":
-        return OpenVinoRuntime(model, threads=threads)
+        try:
+            return OpenVinoRuntime(model, threads=threads)
+        except UnsafeKernelError as error:
+            warnings.warn(f"{error}: using onnxruntime, slower", LogpolarWarning, stacklevel=2)
+            return OnnxRuntime(model, threads=threads)
     if name == "torch":
         return TorchRuntime(model, threads=threads)
     if name == "cuda":

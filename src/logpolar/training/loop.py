@@ -10,6 +10,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from logpolar.network import DescriptorNetwork
+from logpolar.processor import prepare_torch_bfloat16
 from logpolar.training.batches import BatchSampler
 from logpolar.training.distributed import World
 from logpolar.training.loss import descriptor_loss, imitation_loss
@@ -53,6 +54,8 @@ class Trainer:
         self._eager_steps = 0
         wanted = config.run.precision
         self._half = device.type == "cuda" if wanted == "auto" else wanted == "bfloat16"
+        if self._half and device.type == "cpu":
+            prepare_torch_bfloat16()
 
     def _prepare(self, teacher: DescriptorNetwork) -> torch.nn.Module:
         """On the device, out of reach of gradients."""

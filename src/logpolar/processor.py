@@ -1,0 +1,175 @@
+"""Which reduced-precision kernels this processor survives, found out in a child process before ours runs them.
+
+On some machines with AMX every oneDNN kernel that uses it (int8 and bfloat16 in OpenVINO, bfloat16 in torch) dies of
+SIGILL, which no Python code can catch. A probe runs once per machine, library version and precision; its outcome is
+kept in the user's cache folder (``LOGPOLAR_CACHE``, or ``logpolar`` in the system's).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import warnings
+from dataclasses import replace
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from logpolar.defaults import DEFAULT_MODEL
+from logpolar.errors import LogpolarWarning
+from logpolar.outputs import write_whole
+
+Library: TypeAlias = Literal["openvino", "torch"]
+ReducedPrecision: TypeAlias = Literal["int8", "bfloat16"]
+
+CAP = "ONEDNN_MAX_CPU_ISA"
+"""oneDNN's variable for the highest instruction set it may use; it is read when the library is first used."""
+
+_CAPS = ("AVX512_CORE_FP16", "AVX512_CORE_BF16", "AVX2")
+"""Tried in this order where a kernel dies: the first two leave out AMX only."""
+
+_PROBING = "LOGPOLAR_PROBING"
+_TIMEOUT = 120
+
+
+def prepare_openvino(precision: str) -> bool:
+    """Make OpenVINO safe for a network in that precision; False if nothing does, and it must not be run.
+
+    To be called before OpenVINO is first used: later no lower instruction set can be chosen.
+    """
+    if _PROBING in os.environ:
+        return True
+    # One process has one setting, so with AMX the first network, even one in float32, decides for all that follow.
+    everything: tuple[ReducedPrecision, ...] = ("int8", "bfloat16")
+    wanted = [each for each in everything if each == precision or has_amx()]
+    if all(survives("openvino", each) for each in wanted):
+        return True
+    cap = next((cap for cap in _CAPS if all(survives("openvino", each, cap) for each in wanted)), None)
+    if cap is None or _openvino_is_loaded():
+        return precision == "float32"
+    os.environ[CAP] = cap
+    _warn(f"OpenVINO's fastest kernels crash on this processor: using instruction set {cap} ({CAP})")
+    return True
+
+
+def prepare_torch_bfloat16() -> None:
+    """Keep torch from oneDNN on the CPU if bfloat16 would crash there."""
+    import torch
+
+    if _PROBING not in os.environ and torch.backends.mkldnn.enabled and not survives("torch", "bfloat16"):
+        torch.backends.mkldnn.set_flags(False)  # type: ignore[no-untyped-call]
+        _warn("oneDNN's bfloat16 crashes on this processor: torch runs without it, slower")
+
+
+def survives(library: Library, precision: ReducedPrecision, cap: str | None = None) -> bool:
+    """Whether a network in that precision runs to its end here, under the instruction set ``cap`` if one is given."""
+    environment = {**os.environ, **({CAP: cap} if cap else {}), _PROBING: "1"}
+    version = metadata.version(library)
+    about = (_processor(), platform.release(), library, version, precision, environment.get(CAP, ""))
+    key = hashlib.sha256(json.dumps(about).encode()).hexdigest()
+    known = _read_outcomes()
+    if key not in known:
+        outcome, is_final = _probe(library, precision, environment)
+        if not is_final:
+            return outcome
+        known = {**_read_outcomes(), key: outcome}
+        _write_outcomes(known)
+    return known[key]
+
+
+def has_amx() -> bool:
+    """Whether the processor says that it has AMX."""
+    return "amx_tile" in _processor().split()
+
+
+def _probe(library: Library, precision: ReducedPrecision, environment: dict[str, str]) -> tuple[bool, bool]:
+    """(survived, whether the same would come out again). Ordinary errors are for the real run to report."""
+    if not sys.executable or getattr(sys, "frozen", False):  # no Python to start: only AMX is known to crash
+        return not has_amx() or CAP in environment, True
+    command = [sys.executable, "-m", "logpolar.processor", library, precision]
+    try:
+        code = subprocess.run(command, env=environment, capture_output=True, timeout=_TIMEOUT).returncode
+    except (OSError, subprocess.TimeoutExpired):
+        return False, False
+    died = code < 0 or code >= 0xC0000000  # by a signal, or by one of Windows' exceptions
+    return not died, code not in (-signal.SIGTERM, -9)  # -9: perhaps for want of memory
+
+
+@cache
+def _processor() -> str:
+    """Name and instruction sets."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    told = [next((line for line in lines if line.startswith(name)), "") for name in ("model name", "flags")]
+    return " ".join(told) if any(told) else f"{platform.machine()} {platform.processor()}"
+
+
+def _openvino_is_loaded() -> bool:
+    """Whether OpenVINO has set itself up already, so that it would not see another setting."""
+    maps = Path("/proc/self/maps")
+    return "openvino_intel_cpu_plugin" in maps.read_text() if maps.exists() else "openvino" in sys.modules
+
+
+def _cache_file() -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "logpolar"
+    return Path(os.environ.get("LOGPOLAR_CACHE") or cache) / "processor.json"
+
+
+_outcomes: dict[str, bool] = {}
+"""Of this process, which remain where no file can be written."""
+
+
+def _read_outcomes() -> dict[str, bool]:
+    stored = {}
+    with contextlib.suppress(OSError, ValueError, RuntimeError):  # RuntimeError: no home
+        stored = json.loads(_cache_file().read_text())
+    fits = isinstance(stored, dict) and all(isinstance(value, bool) for value in stored.values())
+    return {**(stored if fits else {}), **_outcomes}
+
+
+def _write_outcomes(outcomes: dict[str, bool]) -> None:
+    _outcomes.update(outcomes)
+    with contextlib.suppress(OSError, RuntimeError):
+        file = _cache_file()
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, json.dumps(outcomes, indent=1).encode())
+
+
+def _warn(words: str) -> None:
+    warnings.warn(words, LogpolarWarning, stacklevel=3)
+
+
+def _run_openvino(precision: str) -> None:
+    from logpolar.models import Variant, load_model
+    from logpolar.runtimes import OpenVinoRuntime, check_patches
+
+    model = load_model(f"{DEFAULT_MODEL}-int8" if precision == "int8" else DEFAULT_MODEL)
+    if precision == "bfloat16":
+        model = replace(model, card=replace(model.card, variant=Variant("bfloat16", model.name, model.digest)))
+    OpenVinoRuntime(model).describe(check_patches(32, 32))
+
+
+def _run_torch() -> None:
+    import torch
+
+    from logpolar.models import load_model
+
+    network = load_model(DEFAULT_MODEL).network()
+    with torch.autocast("cpu", torch.bfloat16):
+        network(torch.from_numpy(np.ones((8, 32, 32), np.float32))).sum().backward()
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "openvino":
+        _run_openvino(sys.argv[2])
+    else:
+        _run_torch()
