@@ -17,11 +17,11 @@ from typing import Any
 import torch
 
 from common import large_photo, random_keypoints, save
-from logpolar.defaults import DEFAULT_MODEL
 from logpolar.extraction import Extractor
 from logpolar.models import Model, load_model
 from logpolar.network import DescriptorNetwork
 from logpolar.sampling.torch_lookup import TorchPyramids
+from logpolar.settings import DEFAULT_MODEL
 from logpolar.torch_description import TorchDescriber, network_on
 
 SIDE, IMAGES, KEYPOINTS, CHUNK = 1024, 16, 8192, 8192

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from common import RESULTS, machine
-from logpolar.defaults import DEFAULT_MODEL
 from logpolar.models import load_model, shipped_models
+from logpolar.settings import DEFAULT_MODEL
 from speed_subjects import parts, whole
 from speed_subjects.folder import folder
 from speed_subjects.measuring import Settings, Subject, measure_memory, peak_megabytes, time_in_turn, with_ratios

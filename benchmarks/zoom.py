@@ -36,8 +36,9 @@ from logpolar.datasets.files import CorrespondenceFile
 from logpolar.evaluation.descriptors.opening import open_descriptor
 from logpolar.evaluation.metrics import ranks
 from logpolar.evaluation.poses.stereo import matched_errors, mean_average_accuracy
-from logpolar.keypoints import FloatArray, Keypoints
+from logpolar.keypoints import Keypoints
 from logpolar.parallel import in_processes
+from logpolar.types import FloatArray
 
 SEED = 0
 NEAR = 7.0  # pixels around a correspondence in which nothing counts as a wrong answer

@@ -13,12 +13,12 @@ from safetensors import safe_open
 from safetensors.numpy import save
 from safetensors.torch import save_file
 
-from logpolar.defaults import DEFAULT_MODEL
 from logpolar.errors import ModelError
 from logpolar.models import ModelCard, NetworkOptions, load_model, save_model, shipped_models
 from logpolar.network import DescriptorNetwork
 from logpolar.runtimes import OnnxRuntime
 from logpolar.sampling import Cartesian, LogPolar
+from logpolar.settings import DEFAULT_MODEL
 
 SHIPPED = Path(str(resources.files("logpolar") / "weights" / f"{DEFAULT_MODEL}.safetensors"))
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from helpers import trained_models
-from logpolar.defaults import DEFAULT_MODEL
 from logpolar.detection import SiftDetector
 from logpolar.errors import KeypointError, LogpolarError, MissingExtraError
 from logpolar.keypoints import Keypoints
 from logpolar.models import load_model
 from logpolar.runtimes import RUNTIME_NAMES, DeviceRuntime, OnnxRuntime, TorchRuntime, open_runtime
 from logpolar.sampling import ImagePyramid, sample_patches
+from logpolar.settings import DEFAULT_MODEL
 
 
 @pytest.fixture(scope="module")

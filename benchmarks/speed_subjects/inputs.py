@@ -9,7 +9,8 @@ import numpy as np
 
 import common
 from logpolar.images import to_gray
-from logpolar.keypoints import FloatArray, Keypoints
+from logpolar.keypoints import Keypoints
+from logpolar.types import FloatArray
 
 SMALL, LARGE = (1024, 1024), (4000, 3000)
 COUNT = 4000

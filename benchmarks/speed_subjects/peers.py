@@ -8,8 +8,9 @@ import cv2
 import numpy as np
 
 from logpolar.evaluation.descriptors.baselines import sift_octave
-from logpolar.keypoints import FloatArray, Keypoints
+from logpolar.keypoints import Keypoints
 from logpolar.sampling.patterns import LogPolar
+from logpolar.types import FloatArray
 from speed_subjects.measuring import Work
 
 KORNIA_CHUNK = 128

@@ -14,8 +14,9 @@ from logpolar.drawing import Picture, draw_matches, stack
 from logpolar.evaluation.descriptors.baselines import root_sift
 from logpolar.extraction import Extractor
 from logpolar.geometry import estimate_homography
-from logpolar.keypoints import FloatArray, Keypoints
+from logpolar.keypoints import Keypoints
 from logpolar.matching import match_descriptors
+from logpolar.types import FloatArray
 
 RIGHT_WITHIN = 3.0
 """A match is right if it lies this near to the truth, in pixels of the smaller view."""

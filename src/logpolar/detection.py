@@ -8,9 +8,10 @@ from typing import TypeAlias
 
 import cv2
 
-from logpolar.defaults import DEFAULT_MAX_KEYPOINTS
 from logpolar.images import to_bytes
-from logpolar.keypoints import FloatArray, Keypoints
+from logpolar.keypoints import Keypoints
+from logpolar.settings import DEFAULT_MAX_KEYPOINTS
+from logpolar.types import FloatArray
 
 
 @dataclass(frozen=True)

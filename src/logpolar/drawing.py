@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from logpolar.errors import ImageError
-from logpolar.images import Image, to_bytes, to_gray
+from logpolar.images import to_bytes, to_gray
+from logpolar.types import Image
 
 Picture = NDArray[np.uint8]
 

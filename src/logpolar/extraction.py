@@ -6,12 +6,13 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from logpolar.defaults import DEFAULT_MAX_SIZE, DEFAULT_MODEL, RuntimeName
 from logpolar.detection import Detector, SiftDetector
-from logpolar.images import Image, read_gray, shrink, to_gray
-from logpolar.keypoints import FloatArray, Keypoints
+from logpolar.images import read_gray, shrink, to_gray
+from logpolar.keypoints import Keypoints
 from logpolar.models import Model, load_model
 from logpolar.runtimes import open_runtime
+from logpolar.settings import DEFAULT_MAX_SIZE, DEFAULT_MODEL, RuntimeName
+from logpolar.types import FloatArray, Image
 
 
 @dataclass(frozen=True, eq=False)

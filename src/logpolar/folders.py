@@ -13,10 +13,11 @@ from tqdm import tqdm
 
 from logpolar.errors import LogpolarError, LogpolarWarning, in_one_line
 from logpolar.extraction import Features
-from logpolar.images import Image, unnamed_images
+from logpolar.images import unnamed_images
 from logpolar.keypoints import Keypoints
 from logpolar.parallel import cores, in_processes
 from logpolar.storage import FeatureWriter
+from logpolar.types import Image
 
 
 class AnyExtractor(Protocol):

@@ -11,20 +11,17 @@ import os
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from logpolar.errors import ImageError, in_words
-from logpolar.keypoints import FloatArray
+from logpolar.types import FloatArray, Image
 
 _ENDINGS = ("jpg", "jpeg", "png", "bmp", "tif", "tiff", "webp", "ppm", "pgm", "pbm", "pnm", "jp2", "exr", "hdr", "avif")
 IMAGE_SUFFIXES = frozenset(f".{ending}" for ending in _ENDINGS)
 """File name endings that count as images when a folder is searched."""
-
-Image = NDArray[Any]
 
 _stderr_lock = threading.Lock()  # a process has one stderr, whatever the number of threads that decode
 

@@ -24,8 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from logpolar.errors import KeypointError
-
-FloatArray = NDArray[np.float32]
+from logpolar.types import FloatArray
 
 DEFAULT_SIZE = 4.0
 """Diameter given to keypoints that come without a scale: a little above SIFT's median on 1024 px photos (3 px)."""

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 import cv2
 import numpy as np
 
-from logpolar.keypoints import FloatArray
 from logpolar.pairing import Pair
+from logpolar.types import FloatArray
 
 _CENTRES = 64
 _SAMPLE = 50_000

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.defaults import DEFAULT_RATIO
-from logpolar.keypoints import FloatArray
+from logpolar.settings import DEFAULT_RATIO
+from logpolar.types import FloatArray
 
 _BLOCK_BYTES = 32 * 2**20
 """Memory for one block of the similarity matrix; the whole matrix is never built. Smaller blocks slow BLAS down."""

@@ -32,11 +32,11 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as safetensors_bytes
 
-from logpolar.defaults import DESCRIPTOR_SIZE
 from logpolar.errors import MissingExtraError, ModelError
-from logpolar.keypoints import FloatArray
 from logpolar.outputs import write_whole
 from logpolar.sampling.patterns import Pattern, check_entries, pattern_from_dict, pattern_to_dict
+from logpolar.settings import DESCRIPTOR_SIZE
+from logpolar.types import FloatArray
 
 if TYPE_CHECKING:
     from logpolar.network import DescriptorNetwork

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from logpolar.defaults import DESCRIPTOR_SIZE
 from logpolar.models import NetworkOptions
+from logpolar.settings import DESCRIPTOR_SIZE
 
 CONTRAST_FLOOR = 1e-4  # added to a patch's contrast: noise in flat patches (intensities in [0, 1]) stays small
 

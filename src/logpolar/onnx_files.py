@@ -21,12 +21,12 @@ import numpy as np
 import onnxruntime
 
 from logpolar import __version__
-from logpolar.defaults import DESCRIPTOR_SIZE
 from logpolar.errors import MissingExtraError
 from logpolar.keypoints import Keypoints
 from logpolar.models import Model
 from logpolar.runtimes import OnnxRuntime
 from logpolar.sampling import Pattern, sample_patches
+from logpolar.settings import DESCRIPTOR_SIZE
 
 try:
     import onnx

@@ -12,7 +12,7 @@ from logpolar.errors import LogpolarError, in_words
 from logpolar.settings import check_settings, setting
 
 if TYPE_CHECKING:  # the command line's options are made of this, and numpy is slow to import
-    from logpolar.keypoints import FloatArray
+    from logpolar.types import FloatArray
 
 Pair: TypeAlias = tuple[str, str]
 

@@ -24,9 +24,9 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from logpolar.defaults import DEFAULT_MODEL
 from logpolar.errors import LogpolarWarning
 from logpolar.outputs import write_whole
+from logpolar.settings import DEFAULT_MODEL
 
 Library: TypeAlias = Literal["openvino", "torch"]
 ReducedPrecision: TypeAlias = Literal["int8", "bfloat16"]

@@ -19,8 +19,8 @@ import numpy as np
 import onnxruntime
 
 from logpolar.errors import MissingExtraError
-from logpolar.keypoints import FloatArray
 from logpolar.models import Model, Weights
+from logpolar.types import FloatArray
 
 try:
     import onnx

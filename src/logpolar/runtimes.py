@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logpolar.defaults import DESCRIPTOR_SIZE, RUNTIME_NAMES, DevicePrecision, RuntimeName
 from logpolar.errors import LogpolarError, LogpolarWarning, MissingExtraError, ModelError, in_one_line
-from logpolar.keypoints import FloatArray, Keypoints
+from logpolar.keypoints import Keypoints
 from logpolar.models import Model, NetworkOptions
 from logpolar.parallel import ahead, cores
 from logpolar.processor import prepare_openvino
 from logpolar.sampling import ImagePyramid
 from logpolar.sampling.patterns import Pattern
+from logpolar.settings import DESCRIPTOR_SIZE, RUNTIME_NAMES, DevicePrecision, RuntimeName
+from logpolar.types import FloatArray
 
 if TYPE_CHECKING:
     from openvino import InferRequest

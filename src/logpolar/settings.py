@@ -1,9 +1,34 @@
-"""Fields of settings classes that carry their meaning and their range, so that the command line can be made of them."""
+"""Defaults that the library and the command line share, and option fields that carry their help text and range.
+
+Imports nothing heavy: the command line is built from these.
+"""
 
 from __future__ import annotations
 
 from dataclasses import field, fields
-from typing import Any
+from typing import Any, Literal, TypeAlias
+
+DEFAULT_MODEL = "logpolar-96"
+
+DEFAULT_MAX_KEYPOINTS = 2048
+"""Keypoints kept of an image, the strongest ones."""
+
+DEFAULT_MAX_SIZE = 1600
+"""Longer side, in pixels, that larger images are reduced to before anything else."""
+
+DEFAULT_RATIO = 0.9
+"""Ratio test: largest accepted best distance over second best."""
+
+RuntimeName: TypeAlias = Literal["onnxruntime", "openvino", "torch", "cuda"]
+RUNTIME_NAMES: tuple[RuntimeName, ...] = ("onnxruntime", "openvino", "torch", "cuda")
+
+DevicePrecision: TypeAlias = Literal["float16", "float32"]
+"""How a network computes on a GPU."""
+
+DESCRIPTOR_SIZE = 128
+
+FILE_ENDINGS = (".h5", ".hdf5")
+"""Of correspondence files."""
 
 
 def setting(

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from logpolar.defaults import DESCRIPTOR_SIZE, DevicePrecision
 from logpolar.errors import LogpolarError
 from logpolar.models import Model
 from logpolar.sampling.patterns import Pattern
 from logpolar.sampling.torch_lookup import TorchPyramids
+from logpolar.settings import DESCRIPTOR_SIZE, DevicePrecision
 
 PatchNetwork = Callable[[Tensor], Tensor]
 """Patches (N, rows, columns) to (N, D)."""

@@ -8,12 +8,12 @@ import pytest
 from click.testing import CliRunner
 
 from logpolar.cli import main
-from logpolar.defaults import DEFAULT_MODEL
 from logpolar.detection import SiftDetector
 from logpolar.images import to_bytes
 from logpolar.models import load_model
 from logpolar.runtimes import open_runtime
 from logpolar.sampling import sample_patches
+from logpolar.settings import DEFAULT_MODEL
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ import click
 from logpolar.cli.options import continuing, jobs_option
 from logpolar.cli.settings import make_settings, settings_options
 from logpolar.datasets.options import PhotoOptions, SceneOptions
-from logpolar.defaults import FILE_ENDINGS
 from logpolar.errors import LogpolarError
+from logpolar.settings import FILE_ENDINGS
 
 if TYPE_CHECKING:
     from logpolar.datasets.building import BuildReport

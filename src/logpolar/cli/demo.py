@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from logpolar.cli.options import Number
-from logpolar.defaults import DEFAULT_MODEL
 from logpolar.outputs import check_picture
+from logpolar.settings import DEFAULT_MODEL
 
 
 @click.command(

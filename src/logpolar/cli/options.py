@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from logpolar.defaults import (
+from logpolar.settings import (
     DEFAULT_MAX_KEYPOINTS,
     DEFAULT_MAX_SIZE,
     DEFAULT_MODEL,

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from logpolar.cli.options import Number, inner_radius_option
-from logpolar.defaults import DEFAULT_MAX_SIZE
 from logpolar.outputs import check_output
+from logpolar.settings import DEFAULT_MAX_SIZE
 
 
 @click.command(

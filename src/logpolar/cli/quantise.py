@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from logpolar.defaults import DEFAULT_MAX_SIZE
 from logpolar.errors import LogpolarError
 from logpolar.outputs import check_output
+from logpolar.settings import DEFAULT_MAX_SIZE
 
 
 @click.command(

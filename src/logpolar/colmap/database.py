@@ -28,8 +28,9 @@ from tqdm import tqdm
 from logpolar.colmap.database_files import connect
 from logpolar.colmap.library import first_line, import_pycolmap, open_database, quiet, verification_options
 from logpolar.errors import StorageError
-from logpolar.keypoints import FloatArray, Keypoints
+from logpolar.keypoints import Keypoints
 from logpolar.pairing import Pair
+from logpolar.types import FloatArray
 
 _MAX_IMAGES = 2147483647
 """COLMAP numbers a pair by this times the smaller number of its images, plus the larger."""

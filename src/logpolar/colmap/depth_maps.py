@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from logpolar.errors import StorageError, in_words
-from logpolar.keypoints import FloatArray
+from logpolar.types import FloatArray
 
 _LONGEST_HEADER = 64
 

@@ -15,7 +15,8 @@ from logpolar.cameras import Array, Camera, Matrix
 from logpolar.datasets.depth import Planes, nearest
 from logpolar.datasets.options import SecondViewRules
 from logpolar.images import shrink
-from logpolar.keypoints import FloatArray, Keypoints, normalize_degrees
+from logpolar.keypoints import Keypoints, normalize_degrees
+from logpolar.types import FloatArray
 
 
 def altered_name(name: str, rules: SecondViewRules) -> str:

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from logpolar.cameras import Matrix
 from logpolar.datasets.options import CorrespondenceRules
-from logpolar.keypoints import FloatArray, Keypoints
+from logpolar.keypoints import Keypoints
 from logpolar.neighbours import Indices, close_pairs, keep_apart
+from logpolar.types import FloatArray
 
 PAIR_CAUSES = (
     "outside the other image",

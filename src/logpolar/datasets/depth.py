@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from logpolar.cameras import Array, Camera, Transfer
 from logpolar.datasets.options import DepthRules
-from logpolar.keypoints import FloatArray
+from logpolar.types import FloatArray
 
 _GRID = np.array([(x, y) for y in range(-2, 3) for x in range(-2, 3)])
 """Offsets of the 5 x 5 samples to which a plane is fitted."""

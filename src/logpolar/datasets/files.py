@@ -38,7 +38,8 @@ from logpolar.datasets.correspondences import Correspondences, ImagePair
 from logpolar.errors import ImageError, StorageError
 from logpolar.hdf5 import FileKind, Hdf5File
 from logpolar.images import decode_gray, read_gray, shrink, to_bytes
-from logpolar.keypoints import FloatArray, Keypoints
+from logpolar.keypoints import Keypoints
+from logpolar.types import FloatArray
 
 Bytes = NDArray[np.uint8]
 

@@ -18,8 +18,9 @@ from logpolar.datasets.depth import Planes, confirmed_inverse_depth, fit_planes,
 from logpolar.datasets.options import DepthRules, ImageRules, SceneOptions
 from logpolar.datasets.writing import IMAGE_CAUSES, ImageRecord
 from logpolar.errors import ImageError, LogpolarError
-from logpolar.images import Image, decode_gray, encode_gray, read_image, shrink, to_bytes, to_gray
-from logpolar.keypoints import FloatArray, Keypoints
+from logpolar.images import decode_gray, encode_gray, read_image, shrink, to_bytes, to_gray
+from logpolar.keypoints import Keypoints
+from logpolar.types import FloatArray, Image
 
 _PICTURE_SIDE = 256  # pixels of a depth picture's longer side
 

@@ -16,7 +16,8 @@ from logpolar.cameras import Camera
 from logpolar.datasets.correspondences import PAIR_CAUSES, Correspondences
 from logpolar.datasets.files import PARTS, CorrespondenceFile
 from logpolar.hdf5 import Hdf5Writer
-from logpolar.keypoints import FloatArray, Keypoints
+from logpolar.keypoints import Keypoints
+from logpolar.types import FloatArray
 
 IMAGE_CAUSES = ("no depth", "other views disagree", "depth edge")
 """Why a keypoint has no depth: the first that applies."""

@@ -35,7 +35,8 @@ from logpolar.evaluation.options import AmosOptions
 from logpolar.evaluation.pairs import Describe, Describer, describe_named
 from logpolar.evaluation.ranking import cumulative, pooled_ranks, rank1
 from logpolar.images import IMAGE_SUFFIXES, read_gray, read_image, to_bytes
-from logpolar.keypoints import FloatArray, Keypoints
+from logpolar.keypoints import Keypoints
+from logpolar.types import FloatArray
 
 SKIPPED = frozenset({"00034154", "00036180", "00036169", "00011611", "00004431"})
 """Views that the paper's evaluation leaves out."""

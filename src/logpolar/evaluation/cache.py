@@ -32,7 +32,8 @@ from logpolar.datasets.files import CorrespondenceFile
 from logpolar.errors import LogpolarError, StorageError, in_words
 from logpolar.evaluation.descriptors.opening import Descriptor
 from logpolar.hdf5 import FileKind, Hdf5File, Hdf5Writer
-from logpolar.keypoints import FloatArray, Keypoints
+from logpolar.keypoints import Keypoints
+from logpolar.types import FloatArray
 
 _DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OSError, RuntimeError)
 

@@ -31,7 +31,7 @@ from logpolar.evaluation.descriptors.keypoint_sources import KeypointSource, sif
 from logpolar.evaluation.options import HPatchesOptions
 from logpolar.evaluation.pairs import with_new_ratio
 from logpolar.images import read_gray, to_bytes
-from logpolar.keypoints import FloatArray
+from logpolar.types import FloatArray
 
 SPLITS = {"v": "viewpoint", "i": "illumination"}
 """Split of a sequence by the letter its name starts with."""

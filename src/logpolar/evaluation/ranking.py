@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.keypoints import FloatArray
+from logpolar.types import FloatArray
 
 _BLOCK_BYTES = 64 * 2**20
 """Memory for one block of the matrix of distances; the whole matrix is never built."""

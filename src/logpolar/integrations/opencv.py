@@ -13,13 +13,14 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.defaults import DEFAULT_MODEL, DESCRIPTOR_SIZE, RuntimeName
 from logpolar.detection import SiftDetector
 from logpolar.errors import ImageError
 from logpolar.extraction import Extractor
-from logpolar.images import Image, to_bytes, to_gray
-from logpolar.keypoints import FloatArray, Keypoints
+from logpolar.images import to_bytes, to_gray
+from logpolar.keypoints import Keypoints
 from logpolar.models import Model
+from logpolar.settings import DEFAULT_MODEL, DESCRIPTOR_SIZE, RuntimeName
+from logpolar.types import FloatArray, Image
 
 Mask: TypeAlias = NDArray[np.uint8]
 """8 bit, of the image's size; keypoints are looked for where it is not 0."""

@@ -13,8 +13,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.keypoints import FloatArray, Keypoints
+from logpolar.keypoints import Keypoints
 from logpolar.sampling.patterns import Lines, Pattern, mean_inside, pyramid_level, reflect, within
+from logpolar.types import FloatArray
 
 _REMAP_LIMIT = 32767
 """cv2.remap refuses images, and maps, with a side this long."""

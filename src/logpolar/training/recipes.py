@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from logpolar.defaults import DEFAULT_MODEL
 from logpolar.models import NetworkOptions
 from logpolar.sampling.patterns import LogPolar
+from logpolar.settings import DEFAULT_MODEL
 from logpolar.training.options import (
     AugmentationOptions,
     BatchOptions,

@@ -19,9 +19,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.defaults import DESCRIPTOR_SIZE
-from logpolar.images import Image, to_bytes, to_gray
-from logpolar.keypoints import FloatArray, Keypoints
+from logpolar.images import to_bytes, to_gray
+from logpolar.keypoints import Keypoints
+from logpolar.settings import DESCRIPTOR_SIZE
+from logpolar.types import FloatArray, Image
 
 SIFT_LAMBDA = 12.0
 """The support of SIFT as OpenCV has it."""

@@ -25,7 +25,8 @@ from logpolar.errors import LogpolarError, MissingExtraError
 from logpolar.evaluation.descriptors.patch_networks import check_torch, read_weights
 from logpolar.evaluation.descriptors.specs import Spec, in_short, plain_value
 from logpolar.evaluation.descriptors.whole_features import Extract, strongest
-from logpolar.keypoints import FloatArray, Keypoints
+from logpolar.keypoints import Keypoints
+from logpolar.types import FloatArray
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from logpolar.detection import Detector, FeatureDetector
 from logpolar.evaluation.descriptors.specs import Spec, in_short, plain_value
 from logpolar.evaluation.descriptors.whole_features import Extract, strongest, unit_vectors
-from logpolar.keypoints import FloatArray, Keypoints
+from logpolar.keypoints import Keypoints
+from logpolar.types import FloatArray
 
 MODEL_FILE = "modelPath"
 """The option that names a network's file."""

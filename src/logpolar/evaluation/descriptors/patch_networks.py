@@ -22,9 +22,10 @@ from logpolar.errors import LogpolarError, MissingExtraError
 from logpolar.evaluation.descriptors.specs import Spec, in_short
 from logpolar.evaluation.pairs import Describe
 from logpolar.images import to_gray
-from logpolar.keypoints import FloatArray, Keypoints
+from logpolar.keypoints import Keypoints
 from logpolar.sampling import Cartesian, ImagePyramid
 from logpolar.sampling.patterns import Array, Pattern, namespace
+from logpolar.types import FloatArray
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from logpolar.evaluation.pairs import Describe
-from logpolar.keypoints import FloatArray, Keypoints
+from logpolar.keypoints import Keypoints
 from logpolar.sampling.patterns import Pattern
 from logpolar.sampling.torch_lookup import TorchPyramids
 from logpolar.torch_description import TorchDescriber
+from logpolar.types import FloatArray
 
 _CHUNK = 1024  # patches described at a time
 

@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from logpolar.images import to_bytes, to_gray
-from logpolar.keypoints import FloatArray, Keypoints
+from logpolar.keypoints import Keypoints
+from logpolar.types import FloatArray
 
 Extract = Callable[[NDArray[np.uint8]], tuple[Keypoints, FloatArray]]
 """A gray view in, keypoints and their descriptors, unit vectors, out."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from logpolar.defaults import DEFAULT_RATIO
-from logpolar.settings import check_settings, setting
+from logpolar.settings import DEFAULT_RATIO, check_settings, setting
 
 ESTIMATORS = ("opencv", "poselib")
 

@@ -25,9 +25,9 @@ from logpolar.evaluation.poses.prepared import DescribedImage, ImagePair, Prepar
 from logpolar.evaluation.poses.scenes import PosedScene
 from logpolar.evaluation.poses.scores import PoseScore, find_pose, plain
 from logpolar.evaluation.poses.stereo import NO_POSE, Errors, pose_error, relative_pose, shares_within
-from logpolar.keypoints import FloatArray
 from logpolar.matching import MatchingOptions, match_descriptors
 from logpolar.parallel import in_processes
+from logpolar.types import FloatArray
 
 Progress = Callable[[list[ImagePair]], Iterable[ImagePair]]
 

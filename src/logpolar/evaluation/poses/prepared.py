@@ -21,7 +21,8 @@ from logpolar.evaluation.pairs import Describe, Describer, describe_named
 from logpolar.evaluation.poses.options import PhototourismOptions
 from logpolar.evaluation.poses.scenes import Gray, PosedScene
 from logpolar.evaluation.poses.scores import check_estimator
-from logpolar.keypoints import FloatArray, Keypoints
+from logpolar.keypoints import Keypoints
+from logpolar.types import FloatArray
 
 ImagePair = tuple[int, int]
 """Rows of a scene's images, the smaller first."""

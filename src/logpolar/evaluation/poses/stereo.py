@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike
 
 from logpolar.cameras import Camera, Matrix
 from logpolar.geometry import Geometry, Points, estimate_essential, to_rays
-from logpolar.keypoints import FloatArray
 from logpolar.matching import MatchingOptions, match_descriptors
+from logpolar.types import FloatArray
 
 NO_POSE = (180.0, 180.0)
 """Errors, in degrees, where no pose could be found."""

@@ -14,9 +14,10 @@ from logpolar.demo import DemoPair, demo_pair
 from logpolar.detection import SiftDetector
 from logpolar.errors import MissingExtraError
 from logpolar.images import to_bytes, to_gray
-from logpolar.keypoints import FloatArray, Keypoints
+from logpolar.keypoints import Keypoints
 from logpolar.neighbours import keep_apart
 from logpolar.sampling import Cartesian, ImagePyramid, LogPolar, Pattern
+from logpolar.types import FloatArray
 
 try:
     from matplotlib.figure import Figure

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from logpolar.defaults import DEFAULT_MAX_SIZE, DEFAULT_RATIO
-from logpolar.settings import check_settings, setting
+from logpolar.settings import DEFAULT_MAX_SIZE, DEFAULT_RATIO, check_settings, setting
 
 SIFT_RATIO = 0.8
 """What is usual for SIFT, and COLMAP's default."""
