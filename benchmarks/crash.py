@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 
 from common import large_photo, save
-from logpolar.storage import FeatureFile
+from logpolar.features.files import FeatureFile
 
 IMAGES, KILLS, SEED = 30, 10, 0
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from common import large_photo, random_keypoints, save
-from logpolar.extraction import Extractor
+from logpolar.features.extractor import Extractor
 from logpolar.models import Model, load_model
 from logpolar.network import DescriptorNetwork
 from logpolar.sampling.torch_lookup import TorchPyramids

@@ -10,7 +10,7 @@ import cv2
 
 from logpolar import Extractor, FeatureFile, SiftDetector, match_descriptors
 from logpolar.demo import demo_pair
-from logpolar.folders import extract_images
+from logpolar.features.batch import extract_images
 from logpolar.images import find_images
 
 photo = demo_pair().first

@@ -8,7 +8,7 @@ from pathlib import Path
 import cv2
 
 from logpolar.cli.options import open_extractor
-from logpolar.folders import extract_images
+from logpolar.features.batch import extract_images
 from logpolar.images import find_images
 from logpolar.match_files import match_pairs
 from logpolar.pairing import exhaustive_pairs

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from logpolar.extraction import Features
+from logpolar.features.extractor import Features
+from logpolar.features.files import FeatureWriter
 from logpolar.keypoints import Keypoints
-from logpolar.storage import FeatureWriter
 
 NAMES = ("a.jpg", "deep/b.jpg", "c.jpg")
 SETTINGS = {"model": "none", "model_hash": "0", "detector": {"name": "made up"}}

@@ -6,7 +6,7 @@ import pytest
 
 from logpolar.demo import RIGHT_WITHIN, demo_pair, demo_picture, run_demo
 from logpolar.detection import SiftDetector
-from logpolar.evaluation.descriptors.baselines import root_sift
+from logpolar.features.sift import root_sift
 from logpolar.keypoints import Keypoints
 
 

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image as PillowImage
 
 from logpolar.errors import ImageError, KeypointError
-from logpolar.extraction import Extractor
+from logpolar.features.extractor import Extractor
 from logpolar.images import (
     decode_gray,
     encode_gray,

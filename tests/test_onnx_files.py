@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 import torch
 
-from logpolar.extraction import Extractor
+from logpolar.features.extractor import Extractor
 from logpolar.keypoints import Keypoints
 from logpolar.models import ModelCard, NetworkOptions, load_model, save_model, shipped_models
 from logpolar.network import DescriptorNetwork

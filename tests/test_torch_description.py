@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from logpolar.errors import LogpolarError
-from logpolar.extraction import Extractor
+from logpolar.features.extractor import Extractor
 from logpolar.keypoints import Keypoints
 from logpolar.models import load_model
 from logpolar.sampling import ImagePyramid, LogPolar

@@ -7,7 +7,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from logpolar.evaluation.descriptors.baselines import sift_octave
+from logpolar.features.sift import sift_octave
 from logpolar.keypoints import Keypoints
 from logpolar.sampling.patterns import LogPolar
 from logpolar.types import FloatArray

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from logpolar.extraction import Extractor
+from logpolar.features.extractor import Extractor
 from speed_subjects import peers
 from speed_subjects.inputs import COUNT, LARGE, SMALL, gray_picture, picture, random_keypoints
 from speed_subjects.measuring import Case, Settings, Subject, Work

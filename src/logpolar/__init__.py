@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from logpolar.detection import FeatureDetector as FeatureDetector
     from logpolar.detection import SiftDetector as SiftDetector
     from logpolar.errors import LogpolarError as LogpolarError
-    from logpolar.extraction import Extractor as Extractor
-    from logpolar.extraction import Features as Features
+    from logpolar.features.extractor import Extractor as Extractor
+    from logpolar.features.extractor import Features as Features
+    from logpolar.features.files import FeatureFile as FeatureFile
     from logpolar.geometry import estimate_essential as estimate_essential
     from logpolar.geometry import estimate_fundamental as estimate_fundamental
     from logpolar.geometry import estimate_homography as estimate_homography
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from logpolar.sampling import ImagePyramid as ImagePyramid
     from logpolar.sampling import LogPolar as LogPolar
     from logpolar.sampling import sample_patches as sample_patches
-    from logpolar.storage import FeatureFile as FeatureFile
 
 __version__ = "0.1.0"
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from logpolar.datasets.correspondences import warp_points
 from logpolar.drawing import Picture, draw_matches, stack
-from logpolar.evaluation.descriptors.baselines import root_sift
-from logpolar.extraction import Extractor
+from logpolar.features.extractor import Extractor
+from logpolar.features.sift import root_sift
 from logpolar.geometry import estimate_homography
 from logpolar.keypoints import Keypoints
 from logpolar.matching import match_descriptors

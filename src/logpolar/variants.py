@@ -14,7 +14,7 @@ from logpolar.datasets.files import CorrespondenceFile, file_names
 from logpolar.detection import SiftDetector
 from logpolar.errors import LogpolarError, ModelError
 from logpolar.evaluation.pairs import Score, mean_score, score_file
-from logpolar.extraction import Extractor
+from logpolar.features.extractor import Extractor
 from logpolar.images import find_images, read_gray, shrink, to_gray
 from logpolar.keypoints import Keypoints
 from logpolar.models import Model, ModelCard, Precision, Variant, load_model, save_variant

@@ -21,9 +21,9 @@ from logpolar.datasets.options import (
 )
 from logpolar.datasets.scenes import build_scene
 from logpolar.datasets.writing import CorrespondenceWriter
-from logpolar.extraction import Features
+from logpolar.features.extractor import Features
+from logpolar.features.files import FeatureWriter
 from logpolar.keypoints import Keypoints
-from logpolar.storage import FeatureWriter
 
 
 class TestColmap:

@@ -15,8 +15,8 @@ from logpolar import plotting
 from logpolar.datasets.correspondences import Correspondences
 from logpolar.datasets.files import CorrespondenceFile
 from logpolar.datasets.writing import CorrespondenceWriter, ImageRecord, PairRecord
+from logpolar.features.files import FeatureWriter
 from logpolar.keypoints import Keypoints
-from logpolar.storage import FeatureWriter
 
 
 class TestShow:

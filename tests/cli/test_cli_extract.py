@@ -15,10 +15,10 @@ from PIL import Image as PillowImage
 
 from helpers import assert_one_error
 from logpolar.cli import main
-from logpolar.extraction import Extractor
+from logpolar.features.extractor import Extractor
+from logpolar.features.files import FeatureFile, FeatureWriter
 from logpolar.models import Variant, load_model, save_variant
 from logpolar.runtimes import OnnxRuntime, check_patches
-from logpolar.storage import FeatureFile, FeatureWriter
 
 
 @pytest.fixture(autouse=True)

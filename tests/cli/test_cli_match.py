@@ -11,7 +11,7 @@ from PIL import Image as PillowImage
 
 from helpers import assert_one_error
 from logpolar.cli import main
-from logpolar.storage import FeatureFile
+from logpolar.features.files import FeatureFile
 
 GREEN = (80, 200, 60)
 

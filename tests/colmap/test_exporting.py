@@ -13,8 +13,8 @@ from colmap_databases import arrays, digest, image_numbers, pair_number, query, 
 from logpolar.colmap import database as database_module
 from logpolar.colmap.exporting import ExportOptions, export_database
 from logpolar.errors import StorageError
+from logpolar.features.files import FeatureFile
 from logpolar.match_files import MatchFile
-from logpolar.storage import FeatureFile
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from logpolar.cli.options import open_extractor
 from logpolar.colmap.exporting import export_database
 from logpolar.colmap.redescription import RedescriptionOptions, redescribe_database
 from logpolar.errors import LogpolarError, StorageError
-from logpolar.extraction import Extractor
+from logpolar.features.extractor import Extractor
 from logpolar.keypoints import Keypoints
 
 open_given = partial(open_extractor, model="logpolar-96", max_size=0, runtime="onnxruntime")

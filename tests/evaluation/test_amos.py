@@ -10,8 +10,8 @@ import torch
 
 from logpolar.errors import ImageError, LogpolarError
 from logpolar.evaluation.amos import SKIPPED, amos_pairs, score_amos
-from logpolar.evaluation.descriptors.baselines import root_sift
 from logpolar.evaluation.options import AmosOptions
+from logpolar.features.sift import root_sift
 
 VIEWS = ("00000100", "00004431", "00020000", "00030000")  # the second is one that the paper leaves out
 SKIPPED_VIEW, LARGE_VIEW = 1, 3

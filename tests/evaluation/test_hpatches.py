@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from logpolar.errors import ImageError, LogpolarError
-from logpolar.evaluation.descriptors.baselines import root_sift
 from logpolar.evaluation.hpatches import SKIPPED, hpatches_pairs
 from logpolar.evaluation.hpatches_scores import matching_accuracy, score_hpatches
 from logpolar.evaluation.options import HPatchesOptions
 from logpolar.evaluation.pairs import score_pairs
+from logpolar.features.sift import root_sift
 
 SIZE = (240, 200)  # width, height
 TILT = np.array([[0.95, 0.08, 4.0], [-0.05, 1.02, 3.0], [1e-4, -5e-5, 1.0]])

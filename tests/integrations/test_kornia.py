@@ -10,7 +10,7 @@ import torch
 from helpers import trained_models
 from logpolar.detection import SiftDetector
 from logpolar.errors import ImageError, KeypointError
-from logpolar.extraction import Extractor
+from logpolar.features.extractor import Extractor
 from logpolar.images import to_gray
 from logpolar.integrations.kornia import LogPolarDescriptor
 from logpolar.keypoints import Keypoints, frame_circle

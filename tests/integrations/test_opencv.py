@@ -6,7 +6,7 @@ import pytest
 
 from logpolar.detection import SiftDetector
 from logpolar.errors import ImageError, KeypointError
-from logpolar.extraction import Extractor
+from logpolar.features.extractor import Extractor
 from logpolar.integrations.opencv import LogPolarFeature
 from logpolar.keypoints import Keypoints
 

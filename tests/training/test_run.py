@@ -19,7 +19,7 @@ from logpolar import load_model
 from logpolar.datasets.files import CorrespondenceFile
 from logpolar.errors import LogpolarError
 from logpolar.evaluation.pairs import Score
-from logpolar.extraction import Extractor
+from logpolar.features.extractor import Extractor
 from logpolar.models import ModelCard
 from logpolar.training import cards
 from logpolar.training.config import read_config

@@ -34,7 +34,7 @@ def extract(paths: tuple[str, ...], output: Path, jobs: int, overwrite: bool, **
     """
     from functools import partial
 
-    from logpolar.folders import extract_images
+    from logpolar.features.batch import extract_images
     from logpolar.images import find_images
 
     images = find_images(paths)

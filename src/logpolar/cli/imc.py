@@ -58,7 +58,7 @@ def export(
     Without MATCHES the benchmark matches the descriptors itself, with --ratio. Run it once a scene; all scenes share
     one config.json, which may be edited.
     """
-    from logpolar.hloc import open_features
+    from logpolar.features.hloc import open_features
     from logpolar.imc.config import SubmissionOptions
     from logpolar.imc.exporting import export_submission
 

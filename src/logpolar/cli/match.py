@@ -47,10 +47,10 @@ def match(
     import numpy as np
 
     from logpolar.drawing import draw_matches, write_picture
+    from logpolar.features.files import FeatureWriter
     from logpolar.geometry import Geometry, estimate_fundamental, estimate_homography
     from logpolar.images import read_image
     from logpolar.matching import MatchingOptions, match_descriptors
-    from logpolar.storage import FeatureWriter
 
     names = _names(first, second)
     if output:
@@ -91,7 +91,7 @@ def match(
 
 def _check_replaceable(path: Path, names: tuple[str, str]) -> None:
     """An earlier result of the same two images may be replaced, nothing else."""
-    from logpolar.storage import FeatureFile
+    from logpolar.features.files import FeatureFile
 
     if path.exists():
         with FeatureFile(path) as file:

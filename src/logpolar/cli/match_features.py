@@ -13,8 +13,8 @@ from logpolar.outputs import check_output
 from logpolar.pairing import PairingOptions
 
 if TYPE_CHECKING:
+    from logpolar.features.files import FeatureFile
     from logpolar.pairing import Pair
-    from logpolar.storage import FeatureFile
 
 
 @click.command(
@@ -36,7 +36,7 @@ def match_features(
 
     A second run continues where the first one stopped, whatever stopped it.
     """
-    from logpolar.hloc import open_features
+    from logpolar.features.hloc import open_features
     from logpolar.match_files import match_pairs
     from logpolar.matching import MatchingOptions
 

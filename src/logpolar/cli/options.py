@@ -21,7 +21,7 @@ from logpolar.settings import (
 )
 
 if TYPE_CHECKING:
-    from logpolar.extraction import Extractor
+    from logpolar.features.extractor import Extractor
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -150,6 +150,6 @@ def open_extractor(
 ) -> Extractor:
     """The extractor that the shared options ask for."""
     from logpolar.detection import SiftDetector
-    from logpolar.extraction import Extractor
+    from logpolar.features.extractor import Extractor
 
     return Extractor(model, SiftDetector(max_keypoints), max_size or None, runtime, threads)

@@ -14,8 +14,8 @@ from logpolar.settings import check_settings, setting
 
 if TYPE_CHECKING:  # the command line's options are made of this module, and the rest is slow to import
     from logpolar.colmap.database import Database
+    from logpolar.features.files import FeatureFile
     from logpolar.match_files import MatchFile
-    from logpolar.storage import FeatureFile
 
 CameraMode = Literal["auto", "single", "per-folder", "per-image"]
 CAMERA_MODES: tuple[CameraMode, ...] = get_args(CameraMode)
@@ -75,7 +75,7 @@ def export_database(
     """
     from logpolar.colmap.database import Database
     from logpolar.colmap.database_files import copy_database, written_whole
-    from logpolar.hloc import HlocFeatureFile, open_features
+    from logpolar.features.hloc import HlocFeatureFile, open_features
     from logpolar.match_files import open_matches
 
     options, output = options or ExportOptions(), Path(output)

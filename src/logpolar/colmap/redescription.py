@@ -22,10 +22,10 @@ from logpolar.settings import setting
 
 if TYPE_CHECKING:  # the command line's options are made of this module, and the rest is slow to import
     from logpolar.colmap.database import Database
-    from logpolar.folders import OpenExtractor
+    from logpolar.features.batch import OpenExtractor
+    from logpolar.features.files import FeatureFile
     from logpolar.keypoints import Keypoints
     from logpolar.matching import MatchingOptions
-    from logpolar.storage import FeatureFile
 
 DatabasePairing = Literal["database", "exhaustive", "sequential", "retrieval"]
 assert get_args(DatabasePairing) == ("database", *PAIRINGS)
@@ -67,8 +67,8 @@ def redescribe_database(
     """
     from logpolar.colmap.database import Database
     from logpolar.colmap.database_files import copy_database, written_whole
+    from logpolar.features.files import FeatureFile
     from logpolar.match_files import MatchFile, match_pairs
-    from logpolar.storage import FeatureFile
 
     source, output, options = Path(source), Path(output), options or RedescriptionOptions()
     if output.exists() and source.exists() and output.samefile(source):
@@ -120,7 +120,7 @@ def _describe(
     progress: bool,
 ) -> int:
     """Features of all images into a file; how many columns the stored keypoints have, at the least."""
-    from logpolar.folders import GivenKeypoints, extract_images
+    from logpolar.features.batch import GivenKeypoints, extract_images
     from logpolar.keypoints import Keypoints
 
     digest, columns = hashlib.sha256(), 6

@@ -26,7 +26,7 @@ from logpolar.pairing import Pair, PairingOptions, choose_pairs, read_pairs
 from logpolar.settings import setting
 
 if TYPE_CHECKING:  # the command line's options are made of this module, and the rest is slow to import
-    from logpolar.folders import OpenExtractor
+    from logpolar.features.batch import OpenExtractor
     from logpolar.matching import MatchingOptions
 
 REPEATS = "repeats"
@@ -97,7 +97,7 @@ def reconstruct_structure(
     A second call goes on where the first one stopped, and takes in photos that are new. Files made with other settings
     are refused; ``overwrite`` makes all anew. ``pairs`` is a text file of pairs instead of those of ``options``.
     """
-    from logpolar.folders import extract_images
+    from logpolar.features.batch import extract_images
     from logpolar.images import find_images
     from logpolar.match_files import match_pairs
 
@@ -136,7 +136,7 @@ def _find(job: _Job, find_images: Callable[[list[Path]], dict[str, Path]]) -> di
 
 
 def _choose(job: _Job, names: list[str], pairs: str | Path | None) -> list[Pair]:
-    from logpolar.storage import FeatureFile
+    from logpolar.features.files import FeatureFile
 
     if pairs:
         chosen = read_pairs(pairs, names)

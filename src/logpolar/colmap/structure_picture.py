@@ -59,7 +59,7 @@ def draw_from_above(points: Matrix, poses: Matrix) -> Picture:
 def _draw_photos(photos: Path, output: Path, report: StructureReport) -> Picture:
     """A sheet of all photos that have features, in rows of eight: green frames are in the model."""
     from logpolar.colmap.structure import FEATURES
-    from logpolar.storage import FeatureFile
+    from logpolar.features.files import FeatureFile
 
     with FeatureFile(output / FEATURES) as file:
         names = file.names()

@@ -24,11 +24,11 @@ import h5py
 import numpy as np
 
 from logpolar.errors import LogpolarError, StorageError, in_words
-from logpolar.hloc import open_features
+from logpolar.features.files import FeatureFile
+from logpolar.features.hloc import open_features
 from logpolar.imc.config import CATEGORIES, MAX_KEYPOINTS, SubmissionOptions, make_method, task_configs
 from logpolar.match_files import MatchFile, check_matches, open_matches
 from logpolar.outputs import check_place, write_whole
-from logpolar.storage import FeatureFile
 
 
 def export_submission(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from logpolar.detection import SiftDetector
 from logpolar.errors import ImageError
-from logpolar.extraction import Extractor
+from logpolar.features.extractor import Extractor
 from logpolar.images import to_bytes, to_gray
 from logpolar.keypoints import Keypoints
 from logpolar.models import Model

@@ -12,10 +12,10 @@ import pytest
 
 from logpolar.detection import SiftDetector
 from logpolar.errors import LogpolarError, MissingExtraError
-from logpolar.evaluation.descriptors.baselines import root_sift, sift
 from logpolar.evaluation.descriptors.opening import open_descriptor
 from logpolar.evaluation.descriptors.patch_networks import describe_on_gpu
-from logpolar.extraction import Extractor
+from logpolar.features.extractor import Extractor
+from logpolar.features.sift import root_sift, sift
 from logpolar.images import to_bytes
 from logpolar.keypoints import Keypoints
 from logpolar.sampling import Cartesian, sample_patches

@@ -11,7 +11,6 @@ import pytest
 from logpolar.cameras import Camera
 from logpolar.colmap.mapping import map_images
 from logpolar.errors import MissingExtraError
-from logpolar.evaluation.descriptors.baselines import root_sift
 from logpolar.evaluation.descriptors.keypoint_sources import KeypointSource
 from logpolar.evaluation.descriptors.whole_features import WholeFeature
 from logpolar.evaluation.poses.options import PhototourismOptions
@@ -27,6 +26,7 @@ from logpolar.evaluation.poses.prepared import (
 from logpolar.evaluation.poses.scenes import PosedImage, PosedScene
 from logpolar.evaluation.poses.scores import PoseScore, find_pose, map15
 from logpolar.evaluation.poses.stereo import NO_POSE, mean_average_accuracy, pose_error, relative_pose, shares_within
+from logpolar.features.sift import root_sift
 from logpolar.keypoints import Keypoints
 
 OPTIONS = PhototourismOptions(bags_5=3, bags_10=0, bags_25=0)

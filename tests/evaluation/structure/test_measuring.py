@@ -31,7 +31,7 @@ from logpolar.evaluation.structure.measuring import (
 )
 from logpolar.evaluation.structure.options import StructureTest
 from logpolar.evaluation.structure.photos import choose_photos, write_photos
-from logpolar.extraction import Extractor
+from logpolar.features.extractor import Extractor
 from logpolar.keypoints import Keypoints
 from synthetic_world import standard_world, write_workspace
 

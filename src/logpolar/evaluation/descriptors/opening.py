@@ -32,7 +32,6 @@ from typing import Any
 import cv2
 
 from logpolar.errors import ModelError
-from logpolar.evaluation.descriptors.baselines import SIFT_LAMBDA, root_sift, sift
 from logpolar.evaluation.descriptors.keypoint_sources import KeypointSource
 from logpolar.evaluation.descriptors.opencv_features import open_opencv_feature
 from logpolar.evaluation.descriptors.patch_networks import (
@@ -45,7 +44,8 @@ from logpolar.evaluation.descriptors.patch_networks import (
 from logpolar.evaluation.descriptors.specs import Spec, parse_spec
 from logpolar.evaluation.descriptors.whole_features import WholeFeature
 from logpolar.evaluation.pairs import Describe
-from logpolar.extraction import Extractor
+from logpolar.features.extractor import Extractor
+from logpolar.features.sift import SIFT_LAMBDA, root_sift, sift
 from logpolar.models import Model, load_model, shipped_models
 from logpolar.runtimes import runtime_for
 from logpolar.sampling.patterns import pattern_to_dict

@@ -7,7 +7,7 @@ from typing import Any
 
 from logpolar.detection import SiftDetector
 from logpolar.evaluation.descriptors.opening import Descriptor, open_descriptor
-from logpolar.extraction import Features
+from logpolar.features.extractor import Features
 from logpolar.images import read_gray, shrink, to_bytes, to_gray
 from logpolar.keypoints import Keypoints
 from logpolar.types import Image

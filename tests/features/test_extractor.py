@@ -8,7 +8,7 @@ import pytest
 
 from logpolar.detection import FeatureDetector, SiftDetector
 from logpolar.errors import KeypointError, ModelError
-from logpolar.extraction import Extractor
+from logpolar.features.extractor import Extractor
 from logpolar.keypoints import Keypoints
 from logpolar.sampling import sample_patches
 from sampling.test_lookups import turn_image, turned_keypoints

@@ -3,7 +3,7 @@
 hloc's extractors store ``keypoints`` (N, 2), ``descriptors`` (D, N), ``scores`` and ``image_size``, by default in
 float16, which moves keypoints by up to half a pixel at x = 1500. Only its DoG adds ``scales`` (sigma, half of our
 size) and ``oris`` (degrees, our angle); of all others size and angle are missing, and the features can be matched but
-not described anew. Our own files have everything that hloc reads; see ``logpolar.storage``.
+not described anew. Our own files have everything that hloc reads; see ``logpolar.features.files``.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import h5py
 import numpy as np
 
 from logpolar.errors import StorageError
-from logpolar.extraction import Features
+from logpolar.features.extractor import Features
+from logpolar.features.files import FeatureFile
 from logpolar.keypoints import Keypoints
-from logpolar.storage import FeatureFile
 
 
 class HlocFeatureFile(FeatureFile):

@@ -9,10 +9,10 @@ import pytest
 
 from logpolar import hdf5, storage
 from logpolar.errors import StorageError
-from logpolar.extraction import Features
+from logpolar.features.extractor import Features
+from logpolar.features.files import FeatureFile, FeatureWriter
 from logpolar.keypoints import Keypoints
 from logpolar.matching import Matches
-from logpolar.storage import FeatureFile, FeatureWriter
 
 SETTINGS = {"model": "logpolar-96", "model_hash": "abc", "max_size": 1600}
 

@@ -16,11 +16,11 @@ import pytest
 
 from logpolar.cli.options import open_extractor
 from logpolar.errors import LogpolarError, StorageError
-from logpolar.extraction import Extractor, Features
-from logpolar.folders import GivenKeypoints, extract_images
+from logpolar.features.batch import GivenKeypoints, extract_images
+from logpolar.features.extractor import Extractor, Features
+from logpolar.features.files import FeatureFile
 from logpolar.images import find_images
 from logpolar.keypoints import Keypoints
-from logpolar.storage import FeatureFile
 
 PATIENCE = 60  # seconds after which a test that waits for another process gives up
 

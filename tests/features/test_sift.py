@@ -4,7 +4,7 @@ import cv2
 import numpy as np
 import pytest
 
-from logpolar.evaluation.descriptors.baselines import root_sift, sift, sift_octave
+from logpolar.features.sift import root_sift, sift, sift_octave
 from logpolar.images import to_bytes
 from logpolar.keypoints import Keypoints
 

@@ -7,10 +7,10 @@ import pytest
 import hloc_readers
 from feature_files import NAMES, make_features, write_feature_file
 from logpolar.errors import StorageError
-from logpolar.hloc import HlocFeatureFile, open_features
+from logpolar.features.files import FeatureFile
+from logpolar.features.hloc import HlocFeatureFile, open_features
 from logpolar.keypoints import DEFAULT_SIZE
 from logpolar.match_files import match_pairs
-from logpolar.storage import FeatureFile
 
 
 @pytest.fixture

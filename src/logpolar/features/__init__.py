@@ -1,0 +1,1 @@
+"""Features of images: extracting one, extracting many, and the files that hold them."""
