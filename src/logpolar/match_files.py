@@ -21,13 +21,13 @@ import h5py
 import numpy as np
 from tqdm import tqdm
 
+from logpolar.distributed import in_processes
 from logpolar.errors import StorageError
 from logpolar.features.files import flat_name, pair_name, read_matches, write_matches
 from logpolar.features.hloc import is_foreign, open_features
-from logpolar.hdf5 import FileKind, Hdf5File, Hdf5Writer
 from logpolar.matching import Matches, MatchingOptions, match_descriptors
 from logpolar.pairing import Pair, each_once
-from logpolar.parallel import in_processes
+from logpolar.storage.hdf5 import FileKind, Hdf5File, Hdf5Writer
 
 _SECONDS = 2.0
 """Matches are stored after so long: what a killed run loses. Each pair by itself would cost more than to match it."""

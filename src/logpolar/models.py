@@ -33,9 +33,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as safetensors_bytes
 
 from logpolar.errors import MissingExtraError, ModelError
-from logpolar.outputs import write_whole
 from logpolar.sampling.patterns import Pattern, check_entries, pattern_from_dict, pattern_to_dict
 from logpolar.settings import DESCRIPTOR_SIZE
+from logpolar.storage.atomic_io import write_whole
 from logpolar.types import FloatArray
 
 if TYPE_CHECKING:

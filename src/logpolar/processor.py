@@ -25,8 +25,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from logpolar.errors import LogpolarWarning
-from logpolar.outputs import write_whole
 from logpolar.settings import DEFAULT_MODEL
+from logpolar.storage.atomic_io import write_whole
 
 Library: TypeAlias = Literal["openvino", "torch"]
 ReducedPrecision: TypeAlias = Literal["int8", "bfloat16"]

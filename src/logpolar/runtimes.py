@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from logpolar.distributed import ahead, cores
 from logpolar.errors import LogpolarError, LogpolarWarning, MissingExtraError, ModelError, in_one_line
 from logpolar.keypoints import Keypoints
 from logpolar.models import Model, NetworkOptions
-from logpolar.parallel import ahead, cores
 from logpolar.processor import prepare_openvino
 from logpolar.sampling import ImagePyramid
 from logpolar.sampling.patterns import Pattern

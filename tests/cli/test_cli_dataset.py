@@ -67,7 +67,7 @@ class TestColmap:
         assert option in result.stderr
 
     def test_jobs_do_not_matter(self, places, scene_file, tmp_path, monkeypatch):
-        monkeypatch.setattr("logpolar.parallel.cores", lambda: 2)  # fewer would be pointed out
+        monkeypatch.setattr("logpolar.distributed.cores", lambda: 2)  # fewer would be pointed out
         result = run("colmap", places / "one", "-o", tmp_path / "out.h5", *SCENE, "--jobs", 2)
         assert (result.exit_code, result.stderr) == (0, "")
         assert_same_content(tmp_path / "out.h5", scene_file)

@@ -69,7 +69,7 @@ class TestInterrupted:
 
 SLOW = """
 import signal, time
-from logpolar import hdf5
+from logpolar.storage import hdf5
 from logpolar.cli import main
 from logpolar.datasets import building, homographies, scenes
 

@@ -24,7 +24,7 @@ from logpolar.runtimes import OnnxRuntime, check_patches
 @pytest.fixture(autouse=True)
 def enough_cores(monkeypatch):
     """For --jobs to say nothing, whatever the machine."""
-    monkeypatch.setattr("logpolar.parallel.cores", lambda: 4)
+    monkeypatch.setattr("logpolar.distributed.cores", lambda: 4)
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ class TestResult:
 
     @pytest.mark.parametrize(("count", "words"), [(1, "1 core"), (2, "2 cores")])
     def test_more_jobs_than_cores_are_pointed_out(self, folder, tmp_path, monkeypatch, count, words):
-        monkeypatch.setattr("logpolar.parallel.cores", lambda: count)
+        monkeypatch.setattr("logpolar.distributed.cores", lambda: count)
         result = run_extract(folder, "-o", tmp_path / "f.h5", "--jobs", 3)
         assert result.exit_code == 0
         assert errors_of(result) == [f"logpolar: 3 jobs share {words}: more memory, not more speed"]

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from logpolar.cli.options import Number
-from logpolar.outputs import check_picture
 from logpolar.settings import DEFAULT_MODEL
+from logpolar.storage.atomic_io import check_picture
 
 
 @click.command(

@@ -228,7 +228,7 @@ class Report:
 
     def write(self, folder: Path) -> None:
         """JSON, CSV, Markdown and figures into the folder; prints the table."""
-        from logpolar.outputs import write_whole
+        from logpolar.storage.atomic_io import write_whole
 
         made = [f"{self.protocol}.json", f"{self.protocol}.md"]
         write_whole(folder / made[0], (json.dumps(self._document(), indent=2) + "\n").encode())

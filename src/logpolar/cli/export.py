@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from logpolar.errors import LogpolarError
-from logpolar.outputs import check_output, write_whole
+from logpolar.storage.atomic_io import check_output, write_whole
 
 _TOLERANCE, _INT8_TOLERANCE = 1e-3, 1e-2  # in 8 bit the smallest difference of two samplers may round otherwise
 

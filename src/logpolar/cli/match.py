@@ -9,7 +9,7 @@ import click
 
 from logpolar.cli.options import Number, extraction_options, open_extractor, ratio_option
 from logpolar.errors import LogpolarError
-from logpolar.outputs import check_output, check_picture
+from logpolar.storage.atomic_io import check_output, check_picture
 
 
 @click.command(epilog="Example: logpolar match a.jpg b.jpg -o matches.png --h5 matches.h5")

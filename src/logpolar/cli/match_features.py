@@ -9,8 +9,8 @@ import click
 
 from logpolar.cli.options import continuing, jobs_option, pairs_file_option, ratio_option
 from logpolar.cli.settings import make_settings, settings_options
-from logpolar.outputs import check_output
 from logpolar.pairing import PairingOptions
+from logpolar.storage.atomic_io import check_output
 
 if TYPE_CHECKING:
     from logpolar.features.files import FeatureFile

@@ -82,7 +82,7 @@ _DESCRIPTION = (
 
 
 def _all_cores() -> int:
-    from logpolar.parallel import cores
+    from logpolar.distributed import cores
 
     return cores()
 

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from logpolar.cli.options import Number, inner_radius_option
-from logpolar.outputs import check_output
 from logpolar.settings import DEFAULT_MAX_SIZE
+from logpolar.storage.atomic_io import check_output
 
 
 @click.command(

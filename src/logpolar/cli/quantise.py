@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from logpolar.errors import LogpolarError
-from logpolar.outputs import check_output
 from logpolar.settings import DEFAULT_MAX_SIZE
+from logpolar.storage.atomic_io import check_output
 
 
 @click.command(

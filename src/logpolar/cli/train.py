@@ -149,7 +149,7 @@ def _record(output: Path, tests: list[str], options: dict[str, Any]) -> None:
     import json
 
     from logpolar.cli.eval_output import made_by
-    from logpolar.outputs import write_whole
+    from logpolar.storage.atomic_io import write_whole
 
     document = {"protocol": "ablation", **made_by(), "data": {"tests": tests}, "options": options}
     write_whole(output / "ablation.json", (json.dumps(document, indent=2) + "\n").encode())

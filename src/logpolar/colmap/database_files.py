@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from logpolar.errors import StorageError, in_words
-from logpolar.outputs import check_place
+from logpolar.storage.atomic_io import check_place
 
 _TABLES = {"cameras", "images", "keypoints", "descriptors", "matches", "two_view_geometries"}
 """What every version of COLMAP has."""

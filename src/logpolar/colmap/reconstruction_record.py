@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from logpolar.errors import StorageError, in_words, some_of
-from logpolar.outputs import check_place
+from logpolar.storage.atomic_io import check_place
 
 DATABASE = ("database.db", "database.db-wal", "database.db-shm")
 MAPPING, UNFINISHED, LINKS = "mapping", "unfinished", "photos"

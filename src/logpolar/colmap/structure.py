@@ -21,9 +21,9 @@ from logpolar.colmap.exporting import CameraMode, ExportOptions, camera_mode_set
 from logpolar.colmap.incremental import RegisteredImage, largest_model, map_database, registered_images
 from logpolar.colmap.library import import_pycolmap
 from logpolar.errors import LogpolarError
-from logpolar.outputs import check_place, write_whole
 from logpolar.pairing import Pair, PairingOptions, choose_pairs, read_pairs
 from logpolar.settings import setting
+from logpolar.storage.atomic_io import check_place, write_whole
 
 if TYPE_CHECKING:  # the command line's options are made of this module, and the rest is slow to import
     from logpolar.features.batch import OpenExtractor

@@ -36,9 +36,9 @@ from numpy.typing import NDArray
 from logpolar.cameras import Camera, Matrix
 from logpolar.datasets.correspondences import Correspondences, ImagePair
 from logpolar.errors import ImageError, StorageError
-from logpolar.hdf5 import FileKind, Hdf5File
 from logpolar.images import decode_gray, read_gray, shrink, to_bytes
 from logpolar.keypoints import Keypoints
+from logpolar.storage.hdf5 import FileKind, Hdf5File
 from logpolar.types import FloatArray
 
 Bytes = NDArray[np.uint8]

@@ -26,9 +26,9 @@ from logpolar.datasets.building import (
 from logpolar.datasets.correspondences import ImagePair, find_correspondences
 from logpolar.datasets.options import PhotoOptions, ViewOptions
 from logpolar.datasets.writing import CorrespondenceWriter, ImageRecord, PairRecord
+from logpolar.distributed import in_processes
 from logpolar.errors import ImageError, LogpolarError
 from logpolar.images import decode_gray, encode_gray, read_gray, shrink, to_bytes, to_gray, unnamed_images
-from logpolar.parallel import in_processes
 
 Bytes = NDArray[np.uint8]
 Task = tuple[int, int]  # number of a photo, number of a pair of views of it

@@ -40,9 +40,9 @@ from logpolar.datasets.options import SceneOptions
 from logpolar.datasets.views import PreparedView, ViewTask, prepare_view
 from logpolar.datasets.visibility import Pair, select_pairs, shared_points
 from logpolar.datasets.writing import CorrespondenceWriter, ImageRecord, PairRecord
+from logpolar.distributed import in_processes
 from logpolar.errors import StorageError
 from logpolar.neighbours import Indices
-from logpolar.parallel import in_processes
 
 _BATCH = 64  # pairs written in one transaction
 

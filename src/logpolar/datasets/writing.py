@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from logpolar.cameras import Camera
 from logpolar.datasets.correspondences import PAIR_CAUSES, Correspondences
 from logpolar.datasets.files import PARTS, CorrespondenceFile
-from logpolar.hdf5 import Hdf5Writer
 from logpolar.keypoints import Keypoints
+from logpolar.storage.hdf5 import Hdf5Writer
 from logpolar.types import FloatArray
 
 IMAGE_CAUSES = ("no depth", "other views disagree", "depth edge")

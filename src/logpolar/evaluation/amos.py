@@ -30,12 +30,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from logpolar.errors import LogpolarError, MissingExtraError, in_words
-from logpolar.evaluation.object_arrays import read_object
 from logpolar.evaluation.options import AmosOptions
 from logpolar.evaluation.pairs import Describe, Describer, describe_named
 from logpolar.evaluation.ranking import cumulative, pooled_ranks, rank1
 from logpolar.images import IMAGE_SUFFIXES, read_gray, read_image, to_bytes
 from logpolar.keypoints import Keypoints
+from logpolar.storage.safe_npy import read_object
 from logpolar.types import FloatArray
 
 SKIPPED = frozenset({"00034154", "00036180", "00036169", "00011611", "00004431"})

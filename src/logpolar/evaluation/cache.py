@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 from logpolar.datasets.files import CorrespondenceFile
 from logpolar.errors import LogpolarError, StorageError, in_words
 from logpolar.evaluation.descriptors.opening import Descriptor
-from logpolar.hdf5 import FileKind, Hdf5File, Hdf5Writer
 from logpolar.keypoints import Keypoints
+from logpolar.storage.hdf5 import FileKind, Hdf5File, Hdf5Writer
 from logpolar.types import FloatArray
 
 _DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OSError, RuntimeError)

@@ -24,9 +24,9 @@ import numpy as np
 
 from logpolar.errors import StorageError
 from logpolar.features.extractor import Features
-from logpolar.hdf5 import FileKind, Hdf5File, Hdf5Writer
 from logpolar.keypoints import Keypoints
 from logpolar.matching import Matches
+from logpolar.storage.hdf5 import FileKind, Hdf5File, Hdf5Writer
 
 
 class FeatureFile(Hdf5File):

@@ -28,7 +28,7 @@ from logpolar.features.files import FeatureFile
 from logpolar.features.hloc import open_features
 from logpolar.imc.config import CATEGORIES, MAX_KEYPOINTS, SubmissionOptions, make_method, task_configs
 from logpolar.match_files import MatchFile, check_matches, open_matches
-from logpolar.outputs import check_place, write_whole
+from logpolar.storage.atomic_io import check_place, write_whole
 
 
 def export_submission(

@@ -13,8 +13,8 @@ from logpolar.datasets.files import CorrespondenceFile, file_names
 from logpolar.evaluation.descriptors.torch_describer import torch_describer
 from logpolar.evaluation.pairs import Score, mean_score, score_file
 from logpolar.models import load_model
-from logpolar.outputs import write_whole
 from logpolar.sampling.patterns import Cartesian, LogPolar, Pattern
+from logpolar.storage.atomic_io import write_whole
 from logpolar.training.config import find_files
 from logpolar.training.data import load_training_data
 from logpolar.training.distributed import World

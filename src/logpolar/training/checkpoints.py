@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from logpolar.errors import LogpolarError
-from logpolar.outputs import write_whole
+from logpolar.storage.atomic_io import write_whole
 
 _FORMAT, _VERSION = "logpolar-checkpoint", 1
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from logpolar.outputs import write_whole
+from logpolar.storage.atomic_io import write_whole
 
 
 class Table:

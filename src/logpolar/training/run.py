@@ -19,7 +19,7 @@ from logpolar.errors import LogpolarError, ModelError
 from logpolar.evaluation.pairs import Score
 from logpolar.models import Model, load_model, save_model
 from logpolar.onnx_export import export_graph
-from logpolar.outputs import write_whole
+from logpolar.storage.atomic_io import write_whole
 from logpolar.training.batches import BatchSampler
 from logpolar.training.cards import about_teacher, make_card
 from logpolar.training.checkpoints import load_checkpoint, save_checkpoint

@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 
 from logpolar.cameras import Camera
 from logpolar.colmap.mapping import map_images
+from logpolar.distributed import in_processes
 from logpolar.evaluation.poses.options import RATIOS, PhototourismOptions
 from logpolar.evaluation.poses.prepared import DescribedImage, ImagePair, PreparedScene
 from logpolar.evaluation.poses.scenes import PosedScene
 from logpolar.evaluation.poses.scores import PoseScore, find_pose, plain
 from logpolar.evaluation.poses.stereo import NO_POSE, Errors, pose_error, relative_pose, shares_within
 from logpolar.matching import MatchingOptions, match_descriptors
-from logpolar.parallel import in_processes
 from logpolar.types import FloatArray
 
 Progress = Callable[[list[ImagePair]], Iterable[ImagePair]]

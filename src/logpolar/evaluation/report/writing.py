@@ -14,7 +14,7 @@ from typing import Any
 from logpolar.errors import MissingExtraError
 from logpolar.evaluation.formatting import markdown_table
 from logpolar.evaluation.report.runs import Run
-from logpolar.outputs import write_whole
+from logpolar.storage.atomic_io import write_whole
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from logpolar.errors import StorageError
 from logpolar.evaluation.poses.scenes import PosedScene
 from logpolar.evaluation.structure.options import StructureTest
 from logpolar.images import shrink, to_bytes, to_gray
-from logpolar.outputs import write_whole
+from logpolar.storage.atomic_io import write_whole
 
 
 @dataclass(frozen=True, eq=False)

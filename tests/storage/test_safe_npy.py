@@ -11,7 +11,7 @@ import torch
 
 from logpolar.errors import LogpolarError
 from logpolar.evaluation.amos import amos_pairs
-from logpolar.evaluation.object_arrays import read_object
+from logpolar.storage.safe_npy import read_object
 
 DESCRIPTION = b"{'descr': '|O', 'fortran_order': False, 'shape': ()}"
 HEADER = np.lib.format.magic(1, 0) + b"\x46\x00" + DESCRIPTION.ljust(69) + b"\n"

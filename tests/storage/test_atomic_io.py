@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from logpolar.errors import ImageError, LogpolarError
-from logpolar.outputs import check_output, check_picture, check_place, write_whole
+from logpolar.storage.atomic_io import check_output, check_picture, check_place, write_whole
 
 
 def full_disk(*arguments, **options):

@@ -9,9 +9,9 @@ from pathlib import Path
 import h5py
 import pytest
 
-from logpolar import hdf5
 from logpolar.errors import StorageError
-from logpolar.hdf5 import FileKind, Hdf5File, Hdf5Writer
+from logpolar.storage import hdf5
+from logpolar.storage.hdf5 import FileKind, Hdf5File, Hdf5Writer
 
 SETTINGS = {"source": "tests", "rules": {"count": 3, "deep": {"share": 0.5}}}
 

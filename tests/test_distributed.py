@@ -12,8 +12,8 @@ import time
 import cv2
 import pytest
 
+from logpolar.distributed import ahead, in_processes
 from logpolar.errors import LogpolarError
-from logpolar.parallel import ahead, in_processes
 
 PATIENCE = 30  # seconds after which a test that waits for another process gives up
 
@@ -184,7 +184,7 @@ class TestProcesses:
     def test_end_with_a_caller_that_is_killed(self):
         """They hold the pipe too: it ends when the last of them does. Their work would take ten minutes."""
         program = (
-            "import time; from logpolar.parallel import ahead, in_processes\n"
+            "import time; from logpolar.distributed import ahead, in_processes\n"
             "for task, _ in in_processes(time.sleep, [0, *[600] * 99], 2): print('under way', flush=True)"
         )
         caller = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, start_new_session=True)

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 import h5py
 
 from logpolar.errors import StorageError, in_words
-from logpolar.outputs import check_place
+from logpolar.storage.atomic_io import check_place
 
 Write: TypeAlias = Callable[[Any], None]
 OpenFile = TypeVar("OpenFile", bound="Hdf5File")
