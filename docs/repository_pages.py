@@ -1,6 +1,6 @@
 """Files of the repository outside docs/ as pages of the site, so that links to them work there as on a code host.
 
-A page links to a source file by its relative path, ``../src/logpolar/keypoints.py``. The site gets a page with the
+A page links to a source file by its relative path, ``../src/logpolar/errors.py``. The site gets a page with the
 file's text, of a folder a list of its files, of a Markdown file its content, and the link leads there.
 """
 

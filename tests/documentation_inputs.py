@@ -14,8 +14,8 @@ from colmap_databases import write_database
 from hloc_readers import write_features
 from logpolar.datasets.options import KeypointRules, PairRules, SceneOptions, SplitRules
 from logpolar.datasets.scenes import build_scene
-from logpolar.detection import SiftDetector
 from logpolar.images import to_gray
+from logpolar.keypoints.detection import SiftDetector
 from synthetic_world import standard_world, write_workspace
 
 SIZE = (160, 120)

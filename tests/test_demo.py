@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from logpolar.demo import RIGHT_WITHIN, demo_pair, demo_picture, run_demo
-from logpolar.detection import SiftDetector
 from logpolar.features.sift import root_sift
 from logpolar.keypoints import Keypoints
+from logpolar.keypoints.detection import SiftDetector
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from helpers import trained_models
-from logpolar.detection import SiftDetector
 from logpolar.errors import KeypointError, LogpolarError, MissingExtraError
 from logpolar.keypoints import Keypoints
+from logpolar.keypoints.detection import SiftDetector
 from logpolar.models import load_model
 from logpolar.runtimes import RUNTIME_NAMES, DeviceRuntime, OnnxRuntime, TorchRuntime, open_runtime
 from logpolar.sampling import ImagePyramid, sample_patches

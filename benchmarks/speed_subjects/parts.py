@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import cv2
 
-from logpolar.detection import SiftDetector
+from logpolar.keypoints.detection import SiftDetector
 from logpolar.models import load_model
 from logpolar.runtimes import open_runtime
 from logpolar.sampling import LogPolar, sample_patches

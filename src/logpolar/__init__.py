@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from logpolar.datasets.files import CorrespondenceFile as CorrespondenceFile
-    from logpolar.detection import FeatureDetector as FeatureDetector
-    from logpolar.detection import SiftDetector as SiftDetector
     from logpolar.errors import LogpolarError as LogpolarError
     from logpolar.features.extractor import Extractor as Extractor
     from logpolar.features.extractor import Features as Features
@@ -23,6 +21,8 @@ if TYPE_CHECKING:
     from logpolar.geometry import estimate_fundamental as estimate_fundamental
     from logpolar.geometry import estimate_homography as estimate_homography
     from logpolar.keypoints import Keypoints as Keypoints
+    from logpolar.keypoints.detection import FeatureDetector as FeatureDetector
+    from logpolar.keypoints.detection import SiftDetector as SiftDetector
     from logpolar.matching import MatchingOptions as MatchingOptions
     from logpolar.matching import match_descriptors as match_descriptors
     from logpolar.models import load_model as load_model

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from logpolar.datasets.files import CorrespondenceFile, file_names
-from logpolar.detection import SiftDetector
 from logpolar.errors import LogpolarError, ModelError
 from logpolar.evaluation.pairs import Score, mean_score, score_file
 from logpolar.features.extractor import Extractor
 from logpolar.images import find_images, read_gray, shrink, to_gray
 from logpolar.keypoints import Keypoints
+from logpolar.keypoints.detection import SiftDetector
 from logpolar.models import Model, ModelCard, Precision, Variant, load_model, save_variant
 from logpolar.quantisation import to_int8
 from logpolar.runtimes import check_patches, has_bfloat16, open_runtime, runtime_for

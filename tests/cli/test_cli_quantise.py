@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from logpolar.cli import main
-from logpolar.detection import SiftDetector
 from logpolar.images import to_bytes
+from logpolar.keypoints.detection import SiftDetector
 from logpolar.models import load_model
 from logpolar.runtimes import open_runtime
 from logpolar.sampling import sample_patches

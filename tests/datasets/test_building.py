@@ -13,10 +13,10 @@ from logpolar import __version__
 from logpolar.datasets.building import in_batches, read_report, sift, split_images, versions, with_progress
 from logpolar.datasets.options import KeypointRules, SplitRules
 from logpolar.datasets.writing import CorrespondenceWriter, ImageRecord
-from logpolar.detection import SiftDetector
 from logpolar.errors import StorageError
 from logpolar.images import encode_gray
 from logpolar.keypoints import Keypoints
+from logpolar.keypoints.detection import SiftDetector
 
 NAMES = [f"deep/{number}.jpg" for number in range(40)] + ["ø.jpg"]
 

@@ -6,10 +6,10 @@ import cv2
 import numpy as np
 import pytest
 
-from logpolar.detection import FeatureDetector, SiftDetector
 from logpolar.errors import KeypointError, ModelError
 from logpolar.features.extractor import Extractor
 from logpolar.keypoints import Keypoints
+from logpolar.keypoints.detection import FeatureDetector, SiftDetector
 from logpolar.sampling import sample_patches
 from sampling.test_lookups import turn_image, turned_keypoints
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from helpers import trained_models
-from logpolar.detection import SiftDetector
 from logpolar.errors import ImageError, KeypointError
 from logpolar.features.extractor import Extractor
 from logpolar.images import to_gray
 from logpolar.integrations.kornia import LogPolarDescriptor
 from logpolar.keypoints import Keypoints, frame_circle
+from logpolar.keypoints.detection import SiftDetector
 from logpolar.models import Model, ModelCard, NetworkOptions, load_model
 from logpolar.network import DescriptorNetwork
 from logpolar.sampling import Cartesian, LogPolar, sample_patches

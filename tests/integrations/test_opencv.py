@@ -4,11 +4,11 @@ import cv2
 import numpy as np
 import pytest
 
-from logpolar.detection import SiftDetector
 from logpolar.errors import ImageError, KeypointError
 from logpolar.features.extractor import Extractor
 from logpolar.integrations.opencv import LogPolarFeature
 from logpolar.keypoints import Keypoints
+from logpolar.keypoints.detection import SiftDetector
 
 
 @pytest.fixture(scope="module")

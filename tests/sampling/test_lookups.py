@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from logpolar.detection import SiftDetector
 from logpolar.errors import KeypointError
 from logpolar.keypoints import Keypoints
+from logpolar.keypoints.detection import SiftDetector
 from logpolar.sampling import Cartesian, ImagePyramid, LogPolar, sample_patches
 from logpolar.sampling.numpy_lookup import _bilinear_gather
 from logpolar.sampling.torch_lookup import TorchPyramids

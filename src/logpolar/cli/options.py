@@ -149,7 +149,7 @@ def open_extractor(
     model: str, max_size: int, runtime: RuntimeName, max_keypoints: int = DEFAULT_MAX_KEYPOINTS, threads: int = 0
 ) -> Extractor:
     """The extractor that the shared options ask for."""
-    from logpolar.detection import SiftDetector
     from logpolar.features.extractor import Extractor
+    from logpolar.keypoints.detection import SiftDetector
 
     return Extractor(model, SiftDetector(max_keypoints), max_size or None, runtime, threads)

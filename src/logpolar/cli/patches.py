@@ -50,9 +50,9 @@ def patches(
     max_size: int,
 ) -> None:
     """Show where the patterns look in an image, and the patches they see (needs the extra 'viz')."""
-    from logpolar.detection import SiftDetector
     from logpolar.errors import ImageError, LogpolarError
     from logpolar.images import read_gray, shrink
+    from logpolar.keypoints.detection import SiftDetector
     from logpolar.plotting import plot_patches, spread_keypoints
     from logpolar.sampling import Cartesian, LogPolar
 

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from logpolar import __version__
 from logpolar.datasets.files import CorrespondenceFile
 from logpolar.datasets.options import KeypointRules, SplitRules
-from logpolar.detection import SiftDetector
+from logpolar.keypoints.detection import SiftDetector
 
 Item = TypeVar("Item")
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from logpolar.detection import Detector, SiftDetector
 from logpolar.images import read_gray, shrink, to_gray
 from logpolar.keypoints import Keypoints
+from logpolar.keypoints.detection import Detector, SiftDetector
 from logpolar.models import Model, load_model
 from logpolar.runtimes import open_runtime
 from logpolar.settings import DEFAULT_MAX_SIZE, DEFAULT_MODEL, RuntimeName
@@ -89,7 +89,7 @@ class Extractor:
 def _name(thing: object) -> str:
     """Where a detector comes from: its class or, of a function, its own name."""
     named: Any = thing if hasattr(thing, "__qualname__") else type(thing)
-    return f"{named.__module__}.{named.__qualname__}".removeprefix("logpolar.detection.")
+    return f"{named.__module__}.{named.__qualname__}".removeprefix("logpolar.keypoints.detection.")
 
 
 def _plain(value: object) -> Any:

@@ -13,11 +13,11 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.detection import SiftDetector
 from logpolar.errors import ImageError
 from logpolar.features.extractor import Extractor
 from logpolar.images import to_bytes, to_gray
 from logpolar.keypoints import Keypoints
+from logpolar.keypoints.detection import SiftDetector
 from logpolar.models import Model
 from logpolar.settings import DEFAULT_MODEL, DESCRIPTOR_SIZE, RuntimeName
 from logpolar.types import FloatArray, Image

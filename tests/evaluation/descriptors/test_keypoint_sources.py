@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from logpolar.detection import SiftDetector
 from logpolar.evaluation.descriptors.keypoint_sources import sift_source, with_fixed_size
 from logpolar.images import to_bytes
 from logpolar.keypoints import Keypoints
+from logpolar.keypoints.detection import SiftDetector
 
 
 class TestFixedSize:

@@ -10,7 +10,6 @@ from importlib import resources
 import numpy as np
 import pytest
 
-from logpolar.detection import SiftDetector
 from logpolar.errors import LogpolarError, MissingExtraError
 from logpolar.evaluation.descriptors.opening import open_descriptor
 from logpolar.evaluation.descriptors.patch_networks import describe_on_gpu
@@ -18,6 +17,7 @@ from logpolar.features.extractor import Extractor
 from logpolar.features.sift import root_sift, sift
 from logpolar.images import to_bytes
 from logpolar.keypoints import Keypoints
+from logpolar.keypoints.detection import SiftDetector
 from logpolar.sampling import Cartesian, sample_patches
 
 torch = pytest.importorskip("torch")

@@ -13,11 +13,11 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.detection import Detector, SiftDetector
 from logpolar.evaluation.descriptors.opencv_features import open_opencv_detector
 from logpolar.evaluation.descriptors.specs import parse_spec
 from logpolar.images import to_gray
 from logpolar.keypoints import Keypoints
+from logpolar.keypoints.detection import Detector, SiftDetector
 
 FixedSize = str | float | None
 """None for the detector's sizes. Otherwise these are thrown away, and all keypoints of an image have one size:

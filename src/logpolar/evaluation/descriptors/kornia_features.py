@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.detection import Detector
 from logpolar.errors import LogpolarError, MissingExtraError
 from logpolar.evaluation.descriptors.patch_networks import check_torch, read_weights
 from logpolar.evaluation.descriptors.specs import Spec, in_short, plain_value
 from logpolar.evaluation.descriptors.whole_features import Extract, strongest
 from logpolar.keypoints import Keypoints
+from logpolar.keypoints.detection import Detector
 from logpolar.types import FloatArray
 
 if TYPE_CHECKING:

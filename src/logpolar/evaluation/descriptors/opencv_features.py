@@ -16,10 +16,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.detection import Detector, FeatureDetector
 from logpolar.evaluation.descriptors.specs import Spec, in_short, plain_value
 from logpolar.evaluation.descriptors.whole_features import Extract, strongest, unit_vectors
 from logpolar.keypoints import Keypoints
+from logpolar.keypoints.detection import Detector, FeatureDetector
 from logpolar.types import FloatArray
 
 MODEL_FILE = "modelPath"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from logpolar.detection import SiftDetector
 from logpolar.evaluation.descriptors.opening import Descriptor, open_descriptor
 from logpolar.features.extractor import Features
 from logpolar.images import read_gray, shrink, to_bytes, to_gray
 from logpolar.keypoints import Keypoints
+from logpolar.keypoints.detection import SiftDetector
 from logpolar.types import Image
 
 

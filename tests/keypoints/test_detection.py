@@ -4,7 +4,7 @@ import cv2
 import numpy as np
 import pytest
 
-from logpolar.detection import FeatureDetector, SiftDetector
+from logpolar.keypoints.detection import FeatureDetector, SiftDetector
 
 
 def blob(x: float, y: float, deviation: float = 6.0, side: int = 257) -> np.ndarray:
