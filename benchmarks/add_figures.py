@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from logpolar.models import load_model, save_model
-from logpolar.variants import with_figures
+from logpolar.models.variants import with_figures
 
 
 def main() -> None:

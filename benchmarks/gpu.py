@@ -19,10 +19,10 @@ import torch
 from common import large_photo, random_keypoints, save
 from logpolar.features.extractor import Extractor
 from logpolar.models import Model, load_model
-from logpolar.network import DescriptorNetwork
+from logpolar.models.network import DescriptorNetwork
+from logpolar.models.torch_description import TorchDescriber, network_on
 from logpolar.sampling.torch_lookup import TorchPyramids
 from logpolar.settings import DEFAULT_MODEL
-from logpolar.torch_description import TorchDescriber, network_on
 
 SIDE, IMAGES, KEYPOINTS, CHUNK = 1024, 16, 8192, 8192
 HALF_PRECISION_RATE, MEMORY_RATE = 989e12, 4.8e12  # of an H200: operations and bytes a second

@@ -11,7 +11,7 @@ import onnxruntime
 
 from logpolar import Extractor, Keypoints, load_model
 from logpolar.demo import demo_pair
-from logpolar.onnx_files import end_to_end_file
+from logpolar.models.onnx_files import end_to_end_file
 
 photo = cv2.cvtColor(demo_pair().first, cv2.COLOR_BGR2GRAY)
 

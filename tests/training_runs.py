@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from logpolar import onnx_export
 from logpolar.datasets.homographies import build_photos
 from logpolar.datasets.options import CorrespondenceRules, KeypointRules, PhotoOptions, SplitRules, ViewOptions
 from logpolar.evaluation.descriptors import torch_describer
+from logpolar.models.files import onnx_export
 from logpolar.training import run
 
 VIEW = ViewOptions(

@@ -6,7 +6,7 @@ import cv2
 
 from logpolar.keypoints.detection import SiftDetector
 from logpolar.models import load_model
-from logpolar.runtimes import open_runtime
+from logpolar.models.runtimes import open_runtime
 from logpolar.sampling import LogPolar, sample_patches
 from speed_subjects import peers
 from speed_subjects.inputs import COUNT, LARGE, SMALL, gray_picture, picture, random_descriptors, random_keypoints

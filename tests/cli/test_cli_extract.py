@@ -17,8 +17,9 @@ from helpers import assert_one_error
 from logpolar.cli import main
 from logpolar.features.extractor import Extractor
 from logpolar.features.files import FeatureFile, FeatureWriter
-from logpolar.models import Variant, load_model, save_variant
-from logpolar.runtimes import OnnxRuntime, check_patches
+from logpolar.models import load_model, save_variant
+from logpolar.models.cards import Variant
+from logpolar.models.runtimes import OnnxRuntime, check_patches
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ def run_models(*arguments: object):
 @pytest.fixture
 def model_file(tmp_path):
     """A copy of a shipped model, as a file of one's own."""
-    data = (resources.files("logpolar") / "weights" / "paper-cartesian-12.safetensors").read_bytes()
+    data = (resources.files("logpolar.models") / "weights" / "paper-cartesian-12.safetensors").read_bytes()
     (tmp_path / "mine.safetensors").write_bytes(data)
     return tmp_path / "mine.safetensors"
 

@@ -11,7 +11,7 @@ from logpolar.cli import main
 from logpolar.images import to_bytes
 from logpolar.keypoints.detection import SiftDetector
 from logpolar.models import load_model
-from logpolar.runtimes import open_runtime
+from logpolar.models.runtimes import open_runtime
 from logpolar.sampling import sample_patches
 from logpolar.settings import DEFAULT_MODEL
 

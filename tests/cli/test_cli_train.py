@@ -191,7 +191,7 @@ class TestTrainBadInput:
     def test_without_the_extra(self, place, tmp_path, monkeypatch, command, module):
         monkeypatch.setitem(sys.modules, module, None)
         if module == "onnx":
-            for name in ("logpolar.onnx_export", "logpolar.training.run"):
+            for name in ("logpolar.models.onnx_export", "logpolar.training.run"):
                 monkeypatch.delitem(sys.modules, name)
         result = run(command, place / "tiny.toml", "-o", tmp_path / "run")
         assert_one_error(result, "training needs an optional dependency: pip install 'logpolar[train]'")

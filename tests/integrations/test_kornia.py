@@ -14,8 +14,9 @@ from logpolar.images import to_gray
 from logpolar.integrations.kornia import LogPolarDescriptor
 from logpolar.keypoints import Keypoints, frame_circle
 from logpolar.keypoints.detection import SiftDetector
-from logpolar.models import Model, ModelCard, NetworkOptions, load_model
-from logpolar.network import DescriptorNetwork
+from logpolar.models import Model, load_model
+from logpolar.models.cards import ModelCard, NetworkOptions
+from logpolar.models.network import DescriptorNetwork
 from logpolar.sampling import Cartesian, LogPolar, sample_patches
 
 kornia = pytest.importorskip("kornia")

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 import pytest
 
 from logpolar.errors import LogpolarError
-from logpolar.models import NetworkOptions
+from logpolar.models.cards import NetworkOptions
 from logpolar.sampling.patterns import Cartesian, LogPolar
 from logpolar.training.config import config_to_dict, config_to_toml, find_files, read_config, recipe_to_toml
 from logpolar.training.options import DataSource, TrainingConfig

@@ -15,8 +15,9 @@ from helpers import assert_one_error
 from logpolar import load_model
 from logpolar.cli import main
 from logpolar.errors import LogpolarError
-from logpolar.models import ModelCard, NetworkOptions, save_model
-from logpolar.network import DescriptorNetwork
+from logpolar.models import save_model
+from logpolar.models.cards import ModelCard, NetworkOptions
+from logpolar.models.network import DescriptorNetwork
 from logpolar.sampling import Cartesian, LogPolar
 from logpolar.training.batches import Batch, BatchSampler
 from logpolar.training.data import load_training_data

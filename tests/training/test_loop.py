@@ -12,8 +12,8 @@ import torch
 from logpolar.datasets.homographies import make_view_pair
 from logpolar.datasets.options import ViewOptions
 from logpolar.images import to_bytes
-from logpolar.models import NetworkOptions
-from logpolar.network import DescriptorNetwork
+from logpolar.models.cards import NetworkOptions
+from logpolar.models.network import DescriptorNetwork
 from logpolar.sampling import LogPolar
 from logpolar.sampling.torch_lookup import TorchPyramids
 from logpolar.training.batches import Batch, BatchSampler

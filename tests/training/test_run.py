@@ -20,7 +20,7 @@ from logpolar.datasets.files import CorrespondenceFile
 from logpolar.errors import LogpolarError
 from logpolar.evaluation.pairs import Score
 from logpolar.features.extractor import Extractor
-from logpolar.models import ModelCard
+from logpolar.models.cards import ModelCard
 from logpolar.training import cards
 from logpolar.training.config import read_config
 from logpolar.training.run import train

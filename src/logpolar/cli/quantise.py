@@ -60,7 +60,7 @@ def quantise(
     FPR95 and rank-1. Where a processor cannot reproduce them, the variant is refused.
     """
     from logpolar.models import load_model
-    from logpolar.variants import calibration_patches, make_variant, measure_variant
+    from logpolar.models.variants import calibration_patches, make_variant, measure_variant
 
     if output.suffix.lower() != ".safetensors":
         raise LogpolarError(f"{output}: model files end in .safetensors")

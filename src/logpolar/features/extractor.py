@@ -10,7 +10,7 @@ from logpolar.images import read_gray, shrink, to_gray
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import Detector, SiftDetector
 from logpolar.models import Model, load_model
-from logpolar.runtimes import open_runtime
+from logpolar.models.runtimes import open_runtime
 from logpolar.settings import DEFAULT_MAX_SIZE, DEFAULT_MODEL, RuntimeName
 from logpolar.types import FloatArray, Image
 
@@ -37,7 +37,7 @@ class Extractor:
     ``detector``: finds the keypoints, SIFT by default.
     ``max_size``: images are first reduced until their longer side has this many pixels, as in hloc and the paper;
     None never reduces. Keypoints always come out in the original image's pixels.
-    ``runtime``, ``threads``: see ``logpolar.runtimes``.
+    ``runtime``, ``threads``: see ``logpolar.models.runtimes``.
     """
 
     def __init__(

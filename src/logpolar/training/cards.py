@@ -11,7 +11,8 @@ import cv2
 import torch
 
 from logpolar.evaluation.pairs import Score
-from logpolar.models import Model, ModelCard
+from logpolar.models import Model
+from logpolar.models.cards import ModelCard
 from logpolar.training.config import config_to_dict
 from logpolar.training.data import TrainingData
 from logpolar.training.distributed import World

@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from logpolar.errors import LogpolarError
-from logpolar.models import PatchSizeError, shipped_models
+from logpolar.models import shipped_models
+from logpolar.models.cards import PatchSizeError
 from logpolar.sampling.patterns import Cartesian, LogPolar, Pattern, pattern_from_dict, pattern_to_dict
 from logpolar.training.options import DataSource, DistillationOptions, LossOptions, TrainingConfig
 from logpolar.training.recipes import RECIPES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from logpolar.models import NetworkOptions
+from logpolar.models.cards import NetworkOptions
 from logpolar.sampling.patterns import LogPolar, Pattern
 from logpolar.settings import setting
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from logpolar.models import NetworkOptions
+from logpolar.models.cards import NetworkOptions
 from logpolar.sampling.patterns import LogPolar
 from logpolar.settings import DEFAULT_MODEL
 from logpolar.training.options import (

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from logpolar.errors import LogpolarError, ModelError
 from logpolar.evaluation.pairs import Score
 from logpolar.models import Model, load_model, save_model
-from logpolar.onnx_export import export_graph
+from logpolar.models.onnx_export import export_graph
 from logpolar.storage.atomic_io import write_whole
 from logpolar.training.batches import BatchSampler
 from logpolar.training.cards import about_teacher, make_card

@@ -10,7 +10,7 @@ import torch
 from logpolar.datasets.files import CorrespondenceFile, file_names
 from logpolar.evaluation.descriptors.torch_describer import torch_describer
 from logpolar.evaluation.pairs import Score, mean_score, score_file
-from logpolar.network import DescriptorNetwork
+from logpolar.models.network import DescriptorNetwork
 from logpolar.sampling.patterns import Pattern
 
 

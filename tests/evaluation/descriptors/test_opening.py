@@ -120,7 +120,7 @@ class TestModels:
 
     def test_model_file_is_named_after_the_file_and_is_the_same_model(self, tmp_path):
         file = tmp_path / "mine.safetensors"
-        file.write_bytes((resources.files("logpolar") / "weights" / "logpolar-96.safetensors").read_bytes())
+        file.write_bytes((resources.files("logpolar.models") / "weights" / "logpolar-96.safetensors").read_bytes())
         descriptor = open_descriptor(str(file))
         assert descriptor.name == "mine"
         assert descriptor.identity == open_descriptor("logpolar-96").identity

@@ -9,8 +9,8 @@ import torch
 from logpolar.evaluation.descriptors.torch_describer import torch_describer
 from logpolar.images import to_bytes
 from logpolar.keypoints import Keypoints
-from logpolar.models import NetworkOptions
-from logpolar.network import DescriptorNetwork
+from logpolar.models.cards import NetworkOptions
+from logpolar.models.network import DescriptorNetwork
 from logpolar.sampling import Cartesian, LogPolar, sample_patches
 
 

@@ -47,7 +47,7 @@ from logpolar.evaluation.pairs import Describe
 from logpolar.features.extractor import Extractor
 from logpolar.features.sift import SIFT_LAMBDA, root_sift, sift
 from logpolar.models import Model, load_model, shipped_models
-from logpolar.runtimes import runtime_for
+from logpolar.models.runtimes import runtime_for
 from logpolar.sampling.patterns import pattern_to_dict
 
 _LABELS = {

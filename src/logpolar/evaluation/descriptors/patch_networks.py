@@ -153,7 +153,7 @@ def _on_cpu(module: nn.Module, settings: Mapping[str, Any]) -> Callable[[FloatAr
 def describe_on_gpu(network: Callable[[Tensor], Tensor], pattern: Pattern, device: str) -> Describe:
     """``torch_describer`` in full float32."""
     from logpolar.evaluation.descriptors.torch_describer import torch_describer
-    from logpolar.torch_description import full_float32
+    from logpolar.models.torch_description import full_float32
 
     return torch_describer(full_float32(network), pattern, device)
 

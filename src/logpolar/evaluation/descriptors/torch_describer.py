@@ -11,9 +11,9 @@ from torch import Tensor
 
 from logpolar.evaluation.pairs import Describe
 from logpolar.keypoints import Keypoints
+from logpolar.models.torch_description import TorchDescriber
 from logpolar.sampling.patterns import Pattern
 from logpolar.sampling.torch_lookup import TorchPyramids
-from logpolar.torch_description import TorchDescriber
 from logpolar.types import FloatArray
 
 _CHUNK = 1024  # patches described at a time

@@ -9,13 +9,14 @@ import pytest
 import torch
 
 from logpolar.errors import ModelError
-from logpolar.models import Model, ModelCard, NetworkOptions, Variant, load_model, save_model
-from logpolar.network import DescriptorNetwork
-from logpolar.onnx_graphs import filled_graph
-from logpolar.quantisation import to_int8
-from logpolar.runtimes import OnnxRuntime, OpenVinoRuntime, check_patches, open_runtime, runtime_for
+from logpolar.models import Model, load_model, save_model
+from logpolar.models.cards import ModelCard, NetworkOptions, Variant
+from logpolar.models.network import DescriptorNetwork
+from logpolar.models.onnx_graphs import filled_graph
+from logpolar.models.quantisation import to_int8
+from logpolar.models.runtimes import OnnxRuntime, OpenVinoRuntime, check_patches, open_runtime, runtime_for
+from logpolar.models.variants import calibration_patches, make_variant
 from logpolar.sampling import LogPolar
-from logpolar.variants import calibration_patches, make_variant
 
 OPTIONS = NetworkOptions(8, 16, circular=True)
 CARD = ModelCard("tiny", "A test.", LogPolar(40, 8, 16), OPTIONS, {"data": "none"}, {"old": {"fpr95": 0.5}})

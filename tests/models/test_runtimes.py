@@ -12,7 +12,7 @@ from logpolar.errors import KeypointError, LogpolarError, MissingExtraError
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import SiftDetector
 from logpolar.models import load_model
-from logpolar.runtimes import RUNTIME_NAMES, DeviceRuntime, OnnxRuntime, TorchRuntime, open_runtime
+from logpolar.models.runtimes import RUNTIME_NAMES, DeviceRuntime, OnnxRuntime, TorchRuntime, open_runtime
 from logpolar.sampling import ImagePyramid, sample_patches
 from logpolar.settings import DEFAULT_MODEL
 

@@ -14,11 +14,11 @@ from logpolar.datasets.options import ViewOptions
 from logpolar.evaluation.pairs import score_pairs
 from logpolar.images import to_bytes, to_gray
 from logpolar.models import load_model, shipped_models
-from logpolar.runtimes import OnnxRuntime
+from logpolar.models.runtimes import OnnxRuntime
 from logpolar.sampling import Cartesian, LogPolar, sample_patches
 from logpolar.settings import DEFAULT_MODEL
 
-SHIPPED = Path(str(resources.files("logpolar") / "weights" / f"{DEFAULT_MODEL}.safetensors"))
+SHIPPED = Path(str(resources.files("logpolar.models") / "weights" / f"{DEFAULT_MODEL}.safetensors"))
 
 
 def test_names():

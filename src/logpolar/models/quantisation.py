@@ -19,14 +19,15 @@ import numpy as np
 import onnxruntime
 
 from logpolar.errors import MissingExtraError
-from logpolar.models import Model, Weights
+from logpolar.models import Model
+from logpolar.models.files import Weights
 from logpolar.types import FloatArray
 
 try:
     import onnx
     from onnx import helper
 
-    from logpolar.onnx_graphs import filled_graph, initializers, leave_out, remove_unused, set_initializer
+    from logpolar.models.onnx_graphs import filled_graph, initializers, leave_out, remove_unused, set_initializer
 except ImportError as missing:
     raise MissingExtraError("making a variant of a model", "onnx") from missing
 

@@ -19,8 +19,9 @@ import numpy as np
 from logpolar.distributed import ahead, cores
 from logpolar.errors import LogpolarError, LogpolarWarning, MissingExtraError, ModelError, in_one_line
 from logpolar.keypoints import Keypoints
-from logpolar.models import Model, NetworkOptions
-from logpolar.processor import prepare_openvino
+from logpolar.models import Model
+from logpolar.models.cards import NetworkOptions
+from logpolar.models.processor import prepare_openvino
 from logpolar.sampling import ImagePyramid
 from logpolar.sampling.patterns import Pattern
 from logpolar.settings import DESCRIPTOR_SIZE, RUNTIME_NAMES, DevicePrecision, RuntimeName
@@ -114,7 +115,7 @@ class OpenVinoRuntime(Runtime):
 
     def __init__(self, model: Model, chunk: int = 64, threads: int = 0) -> None:
         core = _openvino().Core()
-        from logpolar.onnx_graphs import filled_graph
+        from logpolar.models.onnx_graphs import filled_graph
 
         self.chunk, self.sampling = chunk, model.sampling
         precision = model.card.precision
@@ -210,7 +211,7 @@ class DeviceRuntime(Runtime):
         self._torch = _torch()
         if device.startswith("cuda") and not self._torch.cuda.is_available():
             raise LogpolarError("torch sees no CUDA device; use the runtime 'onnxruntime' or 'torch'")
-        from logpolar.torch_description import TorchDescriber, network_on
+        from logpolar.models.torch_description import TorchDescriber, network_on
 
         self.chunk, self.sampling, self._device = chunk, model.sampling, device
         self._network = network_on(model, device, precision)

@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from logpolar.models import Model, ModelCard, NetworkOptions, PatchSizeError
-from logpolar.network import DescriptorNetwork, normalize_contrast
-from logpolar.onnx_export import export_graph
-from logpolar.runtimes import OnnxRuntime
+from logpolar.models import Model
+from logpolar.models.cards import ModelCard, NetworkOptions, PatchSizeError
+from logpolar.models.network import DescriptorNetwork, normalize_contrast
+from logpolar.models.onnx_export import export_graph
+from logpolar.models.runtimes import OnnxRuntime
 from logpolar.sampling import LogPolar
 
 

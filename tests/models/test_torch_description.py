@@ -12,9 +12,9 @@ from logpolar.errors import LogpolarError
 from logpolar.features.extractor import Extractor
 from logpolar.keypoints import Keypoints
 from logpolar.models import load_model
+from logpolar.models.torch_description import TorchDescriber, full_float32, network_on
 from logpolar.sampling import ImagePyramid, LogPolar
 from logpolar.sampling.torch_lookup import TorchPyramids
-from logpolar.torch_description import TorchDescriber, full_float32, network_on
 
 
 def some_keypoints(count: int, seed: int, side: int) -> Keypoints:
@@ -85,6 +85,6 @@ def test_full_float32_allows_no_tf32():
 
 def test_half_precision_without_triton(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton", None)
-    monkeypatch.delitem(sys.modules, "logpolar.triton_network", raising=False)
+    monkeypatch.delitem(sys.modules, "logpolar.models.triton_network", raising=False)
     with pytest.raises(LogpolarError, match="needs Triton: pip install triton, or use another runtime"):
         network_on(load_model("logpolar-96"), "cpu", "float16")

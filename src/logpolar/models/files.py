@@ -8,7 +8,7 @@ normalisation float32), its metadata hold
     card     JSON: name, description, sampling, network, training, figures, licence; of a variant also what it is one of
     graph    base64: the ONNX graph of the network, its weights left out: they are the tensors of this file
 
-A variant in fewer bits (``logpolar.quantisation``) has the weights of its own graph, int8 ones as int8, and one more
+A variant in fewer bits (``logpolar.models.quantisation``) has the weights of its own graph, int8 ones as int8, and one more
 tensor, ``check``: descriptors of known patches, which a runtime must reproduce before it is let loose on others.
 
 So weights cannot be run with the wrong patches, nor torch and onnxruntime with different weights. No pickles.
@@ -21,11 +21,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,13 +32,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as safetensors_bytes
 
 from logpolar.errors import MissingExtraError, ModelError
-from logpolar.sampling.patterns import Pattern, check_entries, pattern_from_dict, pattern_to_dict
-from logpolar.settings import DESCRIPTOR_SIZE
+from logpolar.models.cards import ModelCard
+from logpolar.sampling.patterns import Pattern
 from logpolar.storage.atomic_io import write_whole
 from logpolar.types import FloatArray
 
 if TYPE_CHECKING:
-    from logpolar.network import DescriptorNetwork
+    from logpolar.models.network import DescriptorNetwork
 
 _FORMAT, _VERSION = "logpolar-model", "3"
 _READABLE = ("2", "3")
@@ -48,139 +47,6 @@ _CHECK = "check"
 
 Weights: TypeAlias = dict[str, NDArray[Any]]
 """float32, and in an int8 variant also int8, uint8 and int32."""
-
-Precision: TypeAlias = Literal["float32", "bfloat16", "int8"]
-PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16", "int8")
-
-
-class PatchSizeError(ValueError):
-    """A patch that the strides of a network do not divide."""
-
-
-@dataclass(frozen=True)
-class NetworkOptions:
-    """What distinguishes one descriptor network from another."""
-
-    rows: int = 32  # patch size; a multiple of all strides multiplied
-    columns: int = 32
-    circular: bool = False  # rows (angles) continue from the last to the first in every convolution
-    dropout: float = 0.1  # while training, before the last convolution
-    normalisation: Literal["patch"] = "patch"  # each patch to zero mean and unit standard deviation
-    channels: tuple[int, ...] = (32, 32, 64, 64, 128, 128)  # of each 3 x 3 convolution
-    strides: tuple[int, ...] = (1, 1, 2, 1, 2, 1)  # of each, 1 or 2
-
-    def __post_init__(self) -> None:
-        if self.normalisation != "patch":
-            raise ValueError(f"unknown normalisation {self.normalisation!r} (known: patch)")
-        if not isinstance(self.circular, bool):
-            raise ValueError(f"circular must be true or false, not {self.circular!r}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must lie in [0, 1), not {self.dropout}")
-        _check_layers(self.channels, self.strides)
-        sides, step = (self.rows, self.columns), self.reduction
-        if not all(isinstance(side, int) and side >= step and side % step == 0 for side in sides):
-            raise PatchSizeError(f"rows and columns must be multiples of {step}, not {self.rows} x {self.columns}")
-
-    @property
-    def reduction(self) -> int:
-        """How many times fewer rows and columns the last convolution sees than the patch has."""
-        return math.prod(self.strides)
-
-    @property
-    def multiply_adds(self) -> int:
-        """Multiplications, each with its addition, in all convolutions for one patch."""
-        inputs, places, total = 1, self.rows * self.columns, 0
-        for outputs, stride in zip(self.channels, self.strides, strict=True):
-            places //= stride**2
-            total += 9 * inputs * outputs * places
-            inputs = outputs
-        return total + inputs * places * DESCRIPTOR_SIZE
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> NetworkOptions:
-        """The inverse of ``to_json``, of what version 2 wrote as well; raises ``ValueError`` for anything else."""
-        return cls.from_dict(json.loads(text))
-
-    @classmethod
-    def from_dict(cls, values: Any) -> NetworkOptions:
-        if isinstance(values, dict) and not values.keys() & {"channels", "strides"}:  # version 2
-            values = {**values, "channels": list(cls.channels), "strides": list(cls.strides)}
-        check_entries(values, cls, "card's network")
-        lists = {key: tuple(values[key]) for key in ("channels", "strides") if isinstance(values[key], list)}
-        return cls(**{**values, **lists})
-
-
-def _check_layers(channels: Any, strides: Any) -> None:
-    for name, values in (("channels", channels), ("strides", strides)):
-        if not isinstance(values, tuple) or not values or not all(type(value) is int for value in values):
-            raise ValueError(f"{name} must be a list of whole numbers, not {values!r}")
-    if len(channels) != len(strides):
-        raise ValueError(f"there are {len(channels)} channels, but {len(strides)} strides")
-    if min(channels) < 1:
-        raise ValueError(f"channels must be 1 or more, not {min(channels)}")
-    if not set(strides) <= {1, 2}:
-        raise ValueError(f"strides must be 1 or 2, not {', '.join(map(str, strides))}")
-
-
-@dataclass(frozen=True)
-class Variant:
-    """What tells a variant from the model it was made of."""
-
-    precision: Precision  # of the arithmetic
-    parent: str  # the model's name
-    parent_hash: str  # SHA-256 of its file
-    calibration: dict[str, Any] = field(default_factory=dict)  # patches that ranges were fitted to, and their source
-
-    def __post_init__(self) -> None:
-        if self.precision not in PRECISIONS[1:]:
-            raise ValueError(f"unknown precision {self.precision!r} (known: {', '.join(PRECISIONS[1:])})")
-
-
-@dataclass(frozen=True)
-class ModelCard:
-    """What a model is, what it was trained on and what was measured."""
-
-    name: str
-    description: str
-    sampling: Pattern
-    network: NetworkOptions
-    training: dict[str, Any] = field(default_factory=dict)  # data and their sources, recipe, seed, versions
-    figures: dict[str, Any] = field(default_factory=dict)  # measured results, each with its N
-    licence: str = "Apache-2.0"
-    variant: Variant | None = None  # None: the trained model itself, in float32
-
-    def __post_init__(self) -> None:
-        if (self.sampling.rows, self.sampling.columns) != (self.network.rows, self.network.columns):
-            raise ValueError("the network's patch size is not that of the sampling pattern")
-
-    @property
-    def precision(self) -> Precision:
-        return self.variant.precision if self.variant else "float32"
-
-    def to_json(self, indent: int | None = None) -> str:
-        values = {**asdict(self), "sampling": pattern_to_dict(self.sampling)}
-        if self.variant is None:
-            del values["variant"]
-        return json.dumps(values, indent=indent)
-
-    @classmethod
-    def from_json(cls, text: str) -> ModelCard:
-        """The inverse of ``to_json``; raises ``ValueError`` for anything else."""
-        values = json.loads(text)
-        if isinstance(values, dict):
-            values.setdefault("variant", None)
-        check_entries(values, cls, "card")
-        if not isinstance(values["training"], dict) or not isinstance(values["figures"], dict):
-            raise ValueError("the card's training and figures must be tables")
-        network, sampling = NetworkOptions.from_dict(values.pop("network")), pattern_from_dict(values.pop("sampling"))
-        variant = values.pop("variant")
-        if variant is not None:
-            check_entries(variant, Variant, "card's variant")
-            variant = Variant(**variant)
-        return cls(network=network, sampling=sampling, variant=variant, **values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,7 +57,7 @@ class Model:
     weights: Weights
     graph: bytes
     digest: str  # SHA-256 of the model file
-    check: FloatArray | None = None  # of a variant: descriptors (K, 128) of the patches of ``logpolar.runtimes``
+    check: FloatArray | None = None  # of a variant: descriptors (K, 128) of the patches of ``logpolar.models.runtimes``
 
     @property
     def name(self) -> str:
@@ -211,7 +77,7 @@ class Model:
         try:
             import torch
 
-            from logpolar.network import DescriptorNetwork
+            from logpolar.models.network import DescriptorNetwork
         except ImportError as error:
             raise MissingExtraError("the torch runtime", "torch") from error
         with torch.device("meta"):  # without memory: its random weights, which take long to make, are not wanted
@@ -226,7 +92,7 @@ class Model:
 
 def shipped_models() -> list[str]:
     """Names of the models inside the package."""
-    folder = resources.files("logpolar") / "weights"
+    folder = resources.files("logpolar.models") / "weights"
     return sorted(file.name[: -len(_SUFFIX)] for file in folder.iterdir() if file.name.endswith(_SUFFIX))
 
 
@@ -234,7 +100,7 @@ def load_model(name_or_path: str | Path) -> Model:
     """A shipped model by its name, or a model file by its path."""
     name = str(name_or_path)
     if name in shipped_models():
-        with resources.as_file(resources.files("logpolar") / "weights" / f"{name}{_SUFFIX}") as path:
+        with resources.as_file(resources.files("logpolar.models") / "weights" / f"{name}{_SUFFIX}") as path:
             return _read(path, name)
     if Path(name).is_file():
         return _read(Path(name), name)
@@ -245,7 +111,7 @@ def load_model(name_or_path: str | Path) -> Model:
 
 def save_model(path: str | Path, network: DescriptorNetwork, card: ModelCard) -> None:
     """Write a model file: the network's weights as float16, its graph, and the card."""
-    from logpolar.onnx_export import export_graph
+    from logpolar.models.onnx_export import export_graph
 
     if card.variant:
         raise ValueError("a network in torch is no variant; save_variant writes those")

@@ -95,7 +95,7 @@ def _probe(library: Library, precision: ReducedPrecision, environment: dict[str,
     """(survived, whether the same would come out again). Ordinary errors are for the real run to report."""
     if not sys.executable or getattr(sys, "frozen", False):  # no Python to start: only AMX is known to crash
         return not has_amx() or CAP in environment, True
-    command = [sys.executable, "-m", "logpolar.processor", library, precision]
+    command = [sys.executable, "-m", "logpolar.models.processor", library, precision]
     try:
         code = subprocess.run(command, env=environment, capture_output=True, timeout=_TIMEOUT).returncode
     except (OSError, subprocess.TimeoutExpired):
@@ -149,8 +149,9 @@ def _warn(words: str) -> None:
 
 
 def _run_openvino(precision: str) -> None:
-    from logpolar.models import Variant, load_model
-    from logpolar.runtimes import OpenVinoRuntime, check_patches
+    from logpolar.models import load_model
+    from logpolar.models.cards import Variant
+    from logpolar.models.runtimes import OpenVinoRuntime, check_patches
 
     model = load_model(f"{DEFAULT_MODEL}-int8" if precision == "int8" else DEFAULT_MODEL)
     if precision == "bfloat16":

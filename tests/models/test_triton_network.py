@@ -11,9 +11,10 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
 pytest.importorskip("triton", reason="Triton comes with torch for CUDA, or by itself")
 
-from logpolar.models import NetworkOptions, load_model
-from logpolar.network import DescriptorNetwork
-from logpolar.triton_network import TritonNetwork
+from logpolar.models import load_model
+from logpolar.models.cards import NetworkOptions
+from logpolar.models.network import DescriptorNetwork
+from logpolar.models.triton_network import TritonNetwork
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

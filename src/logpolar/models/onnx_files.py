@@ -24,7 +24,7 @@ from logpolar import __version__
 from logpolar.errors import MissingExtraError
 from logpolar.keypoints import Keypoints
 from logpolar.models import Model
-from logpolar.runtimes import OnnxRuntime
+from logpolar.models.runtimes import OnnxRuntime
 from logpolar.sampling import Pattern, sample_patches
 from logpolar.settings import DESCRIPTOR_SIZE
 
@@ -32,7 +32,7 @@ try:
     import onnx
     from onnx import TensorProto, compose, helper
 
-    from logpolar.onnx_graphs import filled_graph
+    from logpolar.models.onnx_graphs import filled_graph
     from logpolar.sampling.onnx_arrays import Graph, OnnxArray
     from logpolar.sampling.onnx_lookup import make_pyramid, sample
 except ImportError as missing:

@@ -14,13 +14,14 @@ from safetensors.numpy import save
 from safetensors.torch import save_file
 
 from logpolar.errors import ModelError
-from logpolar.models import ModelCard, NetworkOptions, load_model, save_model, shipped_models
-from logpolar.network import DescriptorNetwork
-from logpolar.runtimes import OnnxRuntime
+from logpolar.models import load_model, save_model, shipped_models
+from logpolar.models.cards import ModelCard, NetworkOptions
+from logpolar.models.network import DescriptorNetwork
+from logpolar.models.runtimes import OnnxRuntime
 from logpolar.sampling import Cartesian, LogPolar
 from logpolar.settings import DEFAULT_MODEL
 
-SHIPPED = Path(str(resources.files("logpolar") / "weights" / f"{DEFAULT_MODEL}.safetensors"))
+SHIPPED = Path(str(resources.files("logpolar.models") / "weights" / f"{DEFAULT_MODEL}.safetensors"))
 
 
 @pytest.fixture(scope="module")

@@ -57,7 +57,7 @@ def network_on(model: Model, device: torch.device | str, precision: DevicePrecis
     if precision == "float32":
         return full_float32(network)
     try:
-        from logpolar.triton_network import TritonNetwork
+        from logpolar.models.triton_network import TritonNetwork
     except ImportError as error:
         raise LogpolarError("float16 on a GPU needs Triton: pip install triton, or use another runtime") from error
     return TritonNetwork(network)

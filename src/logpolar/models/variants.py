@@ -17,9 +17,10 @@ from logpolar.features.extractor import Extractor
 from logpolar.images import find_images, read_gray, shrink, to_gray
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import SiftDetector
-from logpolar.models import Model, ModelCard, Precision, Variant, load_model, save_variant
-from logpolar.quantisation import to_int8
-from logpolar.runtimes import check_patches, has_bfloat16, open_runtime, runtime_for
+from logpolar.models import Model, load_model, save_variant
+from logpolar.models.cards import ModelCard, Precision, Variant
+from logpolar.models.quantisation import to_int8
+from logpolar.models.runtimes import check_patches, has_bfloat16, open_runtime, runtime_for
 from logpolar.sampling import sample_patches
 from logpolar.settings import FILE_ENDINGS
 from logpolar.types import FloatArray

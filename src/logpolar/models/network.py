@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from logpolar.models import NetworkOptions
+from logpolar.models.cards import NetworkOptions
 from logpolar.settings import DESCRIPTOR_SIZE
 
 CONTRAST_FLOOR = 1e-4  # added to a patch's contrast: noise in flat patches (intensities in [0, 1]) stays small

@@ -10,10 +10,11 @@ import torch
 
 from logpolar.features.extractor import Extractor
 from logpolar.keypoints import Keypoints
-from logpolar.models import ModelCard, NetworkOptions, load_model, save_model, shipped_models
-from logpolar.network import DescriptorNetwork
-from logpolar.onnx_files import end_to_end_file, largest_difference, network_file
-from logpolar.runtimes import OnnxRuntime
+from logpolar.models import load_model, save_model, shipped_models
+from logpolar.models.cards import ModelCard, NetworkOptions
+from logpolar.models.network import DescriptorNetwork
+from logpolar.models.onnx_files import end_to_end_file, largest_difference, network_file
+from logpolar.models.runtimes import OnnxRuntime
 from logpolar.sampling import Cartesian, LogPolar
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from logpolar import processor
 from logpolar.models import load_model
-from logpolar.runtimes import OnnxRuntime, OpenVinoRuntime, check_patches, open_runtime
+from logpolar.models.files import processor
+from logpolar.models.runtimes import OnnxRuntime, OpenVinoRuntime, check_patches, open_runtime
 
 ILLEGAL = -4
 WITH_AMX = "model name : Xeon flags : avx512f amx_tile amx_int8"
@@ -150,7 +150,7 @@ class TestRuntimes:
 @pytest.mark.parametrize("arguments", [("openvino", "int8"), ("openvino", "bfloat16"), ("torch", "bfloat16")])
 def test_the_probe_itself_runs(arguments):
     """Ordinary errors of a probe would be taken for survival."""
-    command = [sys.executable, "-m", "logpolar.processor", *arguments]
+    command = [sys.executable, "-m", "logpolar.models.processor", *arguments]
     done = subprocess.run(command, env={**os.environ, "LOGPOLAR_PROBING": "1"}, capture_output=True, text=True)
     assert done.returncode < 1, done.stderr  # a processor with the fault ends it by a signal
 

@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional
 
-from logpolar.network import CONTRAST_FLOOR, DescriptorNetwork, unit_length
+from logpolar.models.network import CONTRAST_FLOOR, DescriptorNetwork, unit_length
 
 _TAPS = tl.constexpr(16)  # of the 3 x 3 window of the first layer, filled up: matrix units take no fewer
 

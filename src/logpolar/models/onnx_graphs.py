@@ -6,7 +6,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
-from logpolar.models import Model, Weights
+from logpolar.models import Model
+from logpolar.models.files import Weights
 
 
 def filled_graph(model: Model) -> onnx.ModelProto:

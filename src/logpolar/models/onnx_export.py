@@ -10,8 +10,8 @@ import onnx
 import torch
 from onnxscript import optimizer
 
-from logpolar.network import DescriptorNetwork
-from logpolar.onnx_graphs import leave_out
+from logpolar.models.network import DescriptorNetwork
+from logpolar.models.onnx_graphs import leave_out
 
 _OPSET = 18
 
