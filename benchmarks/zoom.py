@@ -160,7 +160,7 @@ def right_neighbours(first: FloatArray, second: FloatArray, truth: NDArray[np.in
 def mutual_neighbours(first: FloatArray, second: FloatArray) -> tuple[NDArray[np.intp], NDArray[np.floating]]:
     """Mutual nearest neighbours (K, 2) by row, and the ratio of the best distance to the second best.
 
-    What ``logpolar.matching`` finds, once for all ratios.
+    What ``logpolar.matching.nearest`` finds, once for all ratios.
     """
     if len(first) == 0 or len(second) < 2:
         return np.zeros((0, 2), np.intp), np.zeros(0)

@@ -10,8 +10,8 @@ import cv2
 from logpolar.cli.options import open_extractor
 from logpolar.features.batch import extract_images
 from logpolar.images import find_images
-from logpolar.match_files import match_pairs
-from logpolar.pairing import exhaustive_pairs
+from logpolar.matching.files import match_pairs
+from logpolar.matching.pairs import exhaustive_pairs
 from synthetic_world import standard_world
 
 

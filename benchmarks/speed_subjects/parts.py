@@ -90,7 +90,7 @@ def detection(settings: Settings) -> Subject:
 
 def matching(settings: Settings) -> Subject:
     """Mutual nearest neighbours with a ratio test; OpenCV's matcher finds nearest neighbours one way only."""
-    from logpolar.matching import match_descriptors
+    from logpolar.matching.nearest import match_descriptors
 
     count = 8192
     pairs = float(count) ** 2 / 1e6
@@ -120,7 +120,7 @@ def matching(settings: Settings) -> Subject:
         return lambda: match(first, second, *arguments)
 
     def on_torch() -> Work:
-        from logpolar.torch_matching import match_tensors
+        from logpolar.matching.torch_nearest import match_tensors
 
         first, second = tensors()
         return lambda: match_tensors(first, second)  # type: ignore[arg-type]

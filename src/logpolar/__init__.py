@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from logpolar.keypoints import Keypoints as Keypoints
     from logpolar.keypoints.detection import FeatureDetector as FeatureDetector
     from logpolar.keypoints.detection import SiftDetector as SiftDetector
-    from logpolar.matching import MatchingOptions as MatchingOptions
-    from logpolar.matching import match_descriptors as match_descriptors
+    from logpolar.matching.nearest import MatchingOptions as MatchingOptions
+    from logpolar.matching.nearest import match_descriptors as match_descriptors
     from logpolar.models import load_model as load_model
     from logpolar.models import shipped_models as shipped_models
     from logpolar.sampling import Cartesian as Cartesian

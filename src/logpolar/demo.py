@@ -15,7 +15,7 @@ from logpolar.features.extractor import Extractor
 from logpolar.features.sift import root_sift
 from logpolar.geometry import estimate_homography
 from logpolar.keypoints import Keypoints
-from logpolar.matching import match_descriptors
+from logpolar.matching.nearest import match_descriptors
 from logpolar.types import FloatArray
 
 RIGHT_WITHIN = 3.0

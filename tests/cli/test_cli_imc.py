@@ -8,8 +8,8 @@ from click.testing import CliRunner
 from feature_files import NAMES, write_feature_file
 from helpers import assert_one_error
 from logpolar.cli import main
-from logpolar.match_files import match_pairs
-from logpolar.pairing import exhaustive_pairs
+from logpolar.matching.files import match_pairs
+from logpolar.matching.pairs import exhaustive_pairs
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from click.testing import CliRunner
 from feature_files import NAMES, write_feature_file
 from helpers import assert_one_error
 from logpolar.cli import main
-from logpolar.match_files import MatchFile
+from logpolar.matching.files import MatchFile
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from logpolar.colmap import database as database_module
 from logpolar.colmap.exporting import ExportOptions, export_database
 from logpolar.errors import StorageError
 from logpolar.features.files import FeatureFile
-from logpolar.match_files import MatchFile
+from logpolar.matching.files import MatchFile
 
 
 @pytest.fixture(scope="module")

@@ -194,7 +194,7 @@ class TestRefusals:
 
 
 def test_a_second_run_continues(photos, tmp_path, monkeypatch):
-    from logpolar import match_files
+    from logpolar.matching import files as match_files
 
     source = write_database(tmp_path / "old.db", "3.11", some_images(), pairs=[(5, 6)])
     with monkeypatch.context() as patch:

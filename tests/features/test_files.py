@@ -12,7 +12,7 @@ from logpolar.errors import StorageError
 from logpolar.features.extractor import Features
 from logpolar.features.files import FeatureFile, FeatureWriter
 from logpolar.keypoints import Keypoints
-from logpolar.matching import Matches
+from logpolar.matching.nearest import Matches
 
 SETTINGS = {"model": "logpolar-96", "model_hash": "abc", "max_size": 1600}
 

@@ -10,7 +10,7 @@ from logpolar.errors import StorageError
 from logpolar.features.files import FeatureFile
 from logpolar.features.hloc import HlocFeatureFile, open_features
 from logpolar.keypoints import DEFAULT_SIZE
-from logpolar.match_files import match_pairs
+from logpolar.matching.files import match_pairs
 
 
 @pytest.fixture

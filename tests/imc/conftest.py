@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from feature_files import NAMES, write_feature_file
-from logpolar.match_files import match_pairs
-from logpolar.pairing import exhaustive_pairs
+from logpolar.matching.files import match_pairs
+from logpolar.matching.pairs import exhaustive_pairs
 
 
 @pytest.fixture

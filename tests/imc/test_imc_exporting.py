@@ -12,7 +12,7 @@ from logpolar.features.files import FeatureWriter
 from logpolar.imc.checking import check_submission
 from logpolar.imc.config import SubmissionOptions
 from logpolar.imc.exporting import export_submission
-from logpolar.match_files import match_pairs
+from logpolar.matching.files import match_pairs
 
 
 @pytest.fixture

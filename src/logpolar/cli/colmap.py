@@ -99,7 +99,7 @@ def redescribe(
     from functools import partial
 
     from logpolar.colmap.redescription import redescribe_database
-    from logpolar.matching import MatchingOptions
+    from logpolar.matching.nearest import MatchingOptions
 
     opener = partial(open_extractor, **{key: settings.pop(key) for key in ("model", "max_size", "runtime")})
     options = make_settings(RedescriptionOptions, settings)

@@ -50,7 +50,7 @@ def match(
     from logpolar.features.files import FeatureWriter
     from logpolar.geometry import Geometry, estimate_fundamental, estimate_homography
     from logpolar.images import read_image
-    from logpolar.matching import MatchingOptions, match_descriptors
+    from logpolar.matching.nearest import MatchingOptions, match_descriptors
 
     names = _names(first, second)
     if output:

@@ -9,12 +9,12 @@ import click
 
 from logpolar.cli.options import continuing, jobs_option, pairs_file_option, ratio_option
 from logpolar.cli.settings import make_settings, settings_options
-from logpolar.pairing import PairingOptions
+from logpolar.matching.pairs import PairingOptions
 from logpolar.storage.atomic_io import check_output
 
 if TYPE_CHECKING:
     from logpolar.features.files import FeatureFile
-    from logpolar.pairing import Pair
+    from logpolar.matching.pairs import Pair
 
 
 @click.command(
@@ -37,8 +37,8 @@ def match_features(
     A second run continues where the first one stopped, whatever stopped it.
     """
     from logpolar.features.hloc import open_features
-    from logpolar.match_files import match_pairs
-    from logpolar.matching import MatchingOptions
+    from logpolar.matching.files import match_pairs
+    from logpolar.matching.nearest import MatchingOptions
 
     with open_features(features) as file:
         chosen = choose(file, make_settings(PairingOptions, pairing), pairs)
@@ -52,7 +52,7 @@ def match_features(
 def choose(file: FeatureFile, options: PairingOptions, pairs: Path | None) -> list[Pair]:
     """The pairs that the shared options ask for; at least one."""
     from logpolar.errors import LogpolarError
-    from logpolar.pairing import choose_pairs, read_pairs
+    from logpolar.matching.pairs import choose_pairs, read_pairs
 
     names = file.names()
     if len(names) < 2:

@@ -48,7 +48,7 @@ def sfm(
     from logpolar.colmap.structure import reconstruct_structure
     from logpolar.colmap.structure_picture import draw_structure
     from logpolar.drawing import write_picture
-    from logpolar.matching import MatchingOptions
+    from logpolar.matching.nearest import MatchingOptions
 
     extraction = {key: settings.pop(key) for key in ("model", "max_keypoints", "max_size", "runtime")}
     with continuing(output):

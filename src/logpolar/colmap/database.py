@@ -29,7 +29,7 @@ from logpolar.colmap.database_files import connect
 from logpolar.colmap.library import first_line, import_pycolmap, open_database, quiet, verification_options
 from logpolar.errors import StorageError
 from logpolar.keypoints import Keypoints
-from logpolar.pairing import Pair
+from logpolar.matching.pairs import Pair
 from logpolar.types import FloatArray
 
 _MAX_IMAGES = 2147483647

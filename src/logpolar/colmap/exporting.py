@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from logpolar.errors import StorageError, some_of
-from logpolar.pairing import Pair, each_once
+from logpolar.matching.pairs import Pair, each_once
 from logpolar.settings import check_settings, setting
 
 if TYPE_CHECKING:  # the command line's options are made of this module, and the rest is slow to import
     from logpolar.colmap.database import Database
     from logpolar.features.files import FeatureFile
-    from logpolar.match_files import MatchFile
+    from logpolar.matching.files import MatchFile
 
 CameraMode = Literal["auto", "single", "per-folder", "per-image"]
 CAMERA_MODES: tuple[CameraMode, ...] = get_args(CameraMode)
@@ -76,7 +76,7 @@ def export_database(
     from logpolar.colmap.database import Database
     from logpolar.colmap.database_files import copy_database, written_whole
     from logpolar.features.hloc import HlocFeatureFile, open_features
-    from logpolar.match_files import open_matches
+    from logpolar.matching.files import open_matches
 
     options, output = options or ExportOptions(), Path(output)
     with contextlib.ExitStack() as stack:
@@ -153,7 +153,7 @@ def write_matches(
     progress: bool,
 ) -> None:
     """Put matches of a match file into a database, verify them unless there is no seed to do so with, and report."""
-    from logpolar.match_files import check_matches
+    from logpolar.matching.files import check_matches
 
     pairs = each_once(pairs)
     counts = {name: file.count(name) for name in {name for pair in pairs for name in pair}}

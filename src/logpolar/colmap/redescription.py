@@ -17,7 +17,7 @@ from logpolar.colmap.exporting import (
     write_matches,
 )
 from logpolar.errors import LogpolarError, StorageError
-from logpolar.pairing import PAIRINGS, Pair, PairingOptions, choose_pairs, read_pairs
+from logpolar.matching.pairs import PAIRINGS, Pair, PairingOptions, choose_pairs, read_pairs
 from logpolar.settings import setting
 
 if TYPE_CHECKING:  # the command line's options are made of this module, and the rest is slow to import
@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # the command line's options are made of this module, and the
     from logpolar.features.batch import OpenExtractor
     from logpolar.features.files import FeatureFile
     from logpolar.keypoints import Keypoints
-    from logpolar.matching import MatchingOptions
+    from logpolar.matching.nearest import MatchingOptions
 
 DatabasePairing = Literal["database", "exhaustive", "sequential", "retrieval"]
 assert get_args(DatabasePairing) == ("database", *PAIRINGS)
@@ -68,7 +68,7 @@ def redescribe_database(
     from logpolar.colmap.database import Database
     from logpolar.colmap.database_files import copy_database, written_whole
     from logpolar.features.files import FeatureFile
-    from logpolar.match_files import MatchFile, match_pairs
+    from logpolar.matching.files import MatchFile, match_pairs
 
     source, output, options = Path(source), Path(output), options or RedescriptionOptions()
     if output.exists() and source.exists() and output.samefile(source):

@@ -21,13 +21,13 @@ from logpolar.colmap.exporting import CameraMode, ExportOptions, camera_mode_set
 from logpolar.colmap.incremental import RegisteredImage, largest_model, map_database, registered_images
 from logpolar.colmap.library import import_pycolmap
 from logpolar.errors import LogpolarError
-from logpolar.pairing import Pair, PairingOptions, choose_pairs, read_pairs
+from logpolar.matching.pairs import Pair, PairingOptions, choose_pairs, read_pairs
 from logpolar.settings import setting
 from logpolar.storage.atomic_io import check_place, write_whole
 
 if TYPE_CHECKING:  # the command line's options are made of this module, and the rest is slow to import
     from logpolar.features.batch import OpenExtractor
-    from logpolar.matching import MatchingOptions
+    from logpolar.matching.nearest import MatchingOptions
 
 REPEATS = "repeats"
 FEATURES, MATCHES, PAIRS, DATABASE, MODELS, REPORT = (
@@ -99,7 +99,7 @@ def reconstruct_structure(
     """
     from logpolar.features.batch import extract_images
     from logpolar.images import find_images
-    from logpolar.match_files import match_pairs
+    from logpolar.matching.files import match_pairs
 
     import_pycolmap("structure from motion")
     job = _Job(Path(photos), Path(output), options or StructureOptions(), progress, say)
@@ -149,7 +149,7 @@ def _choose(job: _Job, names: list[str], pairs: str | Path | None) -> list[Pair]
 
 def _digest(job: _Job, pairs: list[Pair]) -> str:
     """Of all that decides what the database and the models hold."""
-    from logpolar.match_files import MatchFile
+    from logpolar.matching.files import MatchFile
 
     with MatchFile(job.output / MATCHES) as file:
         content = [sorted(pairs), file.settings, asdict(job.options)]

@@ -22,7 +22,7 @@ from logpolar.evaluation.options import HPatchesOptions
 from logpolar.evaluation.pairs import Describe, DescribedPair, Describer, describe_named, pool_of
 from logpolar.evaluation.ranking import pooled_ranks, rank1
 from logpolar.keypoints import Keypoints
-from logpolar.matching import MatchingOptions, match_descriptors
+from logpolar.matching.nearest import MatchingOptions, match_descriptors
 from logpolar.types import FloatArray
 
 THRESHOLDS = tuple(range(1, 11))

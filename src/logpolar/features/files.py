@@ -25,7 +25,7 @@ import numpy as np
 from logpolar.errors import StorageError
 from logpolar.features.extractor import Features
 from logpolar.keypoints import Keypoints
-from logpolar.matching import Matches
+from logpolar.matching.nearest import Matches
 from logpolar.storage.hdf5 import FileKind, Hdf5File, Hdf5Writer
 
 

@@ -15,7 +15,7 @@ from logpolar.evaluation.descriptors.specs import parse_spec
 from logpolar.evaluation.descriptors.whole_features import WholeFeature, unit_vectors
 from logpolar.images import to_bytes
 from logpolar.keypoints import Keypoints
-from logpolar.matching import MatchingOptions, match_descriptors
+from logpolar.matching.nearest import MatchingOptions, match_descriptors
 
 
 @pytest.fixture(scope="module")

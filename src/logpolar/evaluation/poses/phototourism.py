@@ -26,7 +26,7 @@ from logpolar.evaluation.poses.prepared import DescribedImage, ImagePair, Prepar
 from logpolar.evaluation.poses.scenes import PosedScene
 from logpolar.evaluation.poses.scores import PoseScore, find_pose, plain
 from logpolar.evaluation.poses.stereo import NO_POSE, Errors, pose_error, relative_pose, shares_within
-from logpolar.matching import MatchingOptions, match_descriptors
+from logpolar.matching.nearest import MatchingOptions, match_descriptors
 from logpolar.types import FloatArray
 
 Progress = Callable[[list[ImagePair]], Iterable[ImagePair]]

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from logpolar.cameras import Camera, Matrix
 from logpolar.geometry import Geometry, Points, estimate_essential, to_rays
-from logpolar.matching import MatchingOptions, match_descriptors
+from logpolar.matching.nearest import MatchingOptions, match_descriptors
 from logpolar.types import FloatArray
 
 NO_POSE = (180.0, 180.0)

@@ -35,7 +35,7 @@ from logpolar.evaluation.structure.alignment import AGREE_DEGREES, AGREE_SHARE, 
 from logpolar.evaluation.structure.extractors import open_descriptor_extractor
 from logpolar.evaluation.structure.options import StructureTest
 from logpolar.evaluation.structure.photos import ScenePhotos
-from logpolar.matching import MatchingOptions
+from logpolar.matching.nearest import MatchingOptions
 
 Reconstruct = Callable[[Path, Path], StructureReport]
 """A folder of photos into a folder with database, models and report."""

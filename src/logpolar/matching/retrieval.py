@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import cv2
 import numpy as np
 
-from logpolar.pairing import Pair
+from logpolar.matching.pairs import Pair
 from logpolar.types import FloatArray
 
 _CENTRES = 64

@@ -1,11 +1,11 @@
-"""Matching of descriptors on a torch device, in blocks of bounded memory, with the results of ``logpolar.matching``."""
+"""Matching of descriptors on a torch device, in blocks of bounded memory, with the results of ``logpolar.matching.nearest``."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from logpolar.matching import Matches, MatchingOptions, Neighbours, choose_matches, no_matches
+from logpolar.matching.nearest import Matches, MatchingOptions, Neighbours, choose_matches, no_matches
 
 _BLOCK_VALUES = 2**24
 """Products that exist at the same time: 64 MB."""

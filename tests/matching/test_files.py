@@ -7,11 +7,11 @@ import pytest
 import hloc_readers
 from feature_files import NAMES, make_features, true_matches, write_feature_file
 from helpers import assert_same_content
-from logpolar import match_files
 from logpolar.errors import StorageError
-from logpolar.match_files import HlocMatchFile, MatchFile, MatchWriter, check_matches, match_pairs, open_matches
-from logpolar.matching import Matches, MatchingOptions
-from logpolar.pairing import exhaustive_pairs
+from logpolar.matching import files as match_files
+from logpolar.matching.files import HlocMatchFile, MatchFile, MatchWriter, check_matches, match_pairs, open_matches
+from logpolar.matching.nearest import Matches, MatchingOptions
+from logpolar.matching.pairs import exhaustive_pairs
 
 PAIRS = exhaustive_pairs(NAMES)
 

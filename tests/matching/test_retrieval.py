@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from logpolar.likeness import pool, similar_pairs
+from logpolar.matching.retrieval import pool, similar_pairs
 
 
 def scene_descriptors(scene: int, image: int) -> np.ndarray:

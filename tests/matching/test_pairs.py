@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from logpolar.errors import LogpolarError
-from logpolar.pairing import PairingOptions, choose_pairs, exhaustive_pairs, read_pairs, sequential_pairs
+from logpolar.matching.pairs import PairingOptions, choose_pairs, exhaustive_pairs, read_pairs, sequential_pairs
 
 NAMES = [f"{number}.jpg" for number in range(5)]
 

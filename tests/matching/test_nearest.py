@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from logpolar import matching
-from logpolar.matching import MatchingOptions, match_descriptors
+from logpolar.matching import nearest as matching
+from logpolar.matching.nearest import MatchingOptions, match_descriptors
 
 
 def unit_vectors(count: int, seed: int, size: int = 16) -> np.ndarray:

@@ -47,7 +47,7 @@ def choose_pairs(
         return exhaustive_pairs(names)
     if options.pairing == "sequential":
         return sequential_pairs(names, options.overlap)
-    from logpolar.likeness import similar_pairs
+    from logpolar.matching.retrieval import similar_pairs
 
     if read_descriptors is None:
         raise ValueError("pairs by retrieval need the images' descriptors")

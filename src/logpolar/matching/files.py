@@ -25,8 +25,8 @@ from logpolar.distributed import in_processes
 from logpolar.errors import StorageError
 from logpolar.features.files import flat_name, pair_name, read_matches, write_matches
 from logpolar.features.hloc import is_foreign, open_features
-from logpolar.matching import Matches, MatchingOptions, match_descriptors
-from logpolar.pairing import Pair, each_once
+from logpolar.matching.nearest import Matches, MatchingOptions, match_descriptors
+from logpolar.matching.pairs import Pair, each_once
 from logpolar.storage.hdf5 import FileKind, Hdf5File, Hdf5Writer
 
 _SECONDS = 2.0

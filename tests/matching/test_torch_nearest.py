@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from logpolar import torch_matching
-from logpolar.matching import MatchingOptions, match_descriptors
-from logpolar.torch_matching import match_tensors
+from logpolar.matching import torch_nearest as torch_matching
+from logpolar.matching.nearest import MatchingOptions, match_descriptors
+from logpolar.matching.torch_nearest import match_tensors
 
 
 def unit_vectors(count: int, seed: int) -> np.ndarray:
