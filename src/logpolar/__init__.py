@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from logpolar.features.extractor import Extractor as Extractor
     from logpolar.features.extractor import Features as Features
     from logpolar.features.files import FeatureFile as FeatureFile
-    from logpolar.geometry import estimate_essential as estimate_essential
-    from logpolar.geometry import estimate_fundamental as estimate_fundamental
-    from logpolar.geometry import estimate_homography as estimate_homography
+    from logpolar.geometry.two_view import estimate_essential as estimate_essential
+    from logpolar.geometry.two_view import estimate_fundamental as estimate_fundamental
+    from logpolar.geometry.two_view import estimate_homography as estimate_homography
     from logpolar.keypoints import Keypoints as Keypoints
     from logpolar.keypoints.detection import FeatureDetector as FeatureDetector
     from logpolar.keypoints.detection import SiftDetector as SiftDetector

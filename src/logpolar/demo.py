@@ -13,7 +13,7 @@ from logpolar.datasets.correspondences import warp_points
 from logpolar.drawing import Picture, draw_matches, stack
 from logpolar.features.extractor import Extractor
 from logpolar.features.sift import root_sift
-from logpolar.geometry import estimate_homography
+from logpolar.geometry.two_view import estimate_homography
 from logpolar.keypoints import Keypoints
 from logpolar.matching.nearest import match_descriptors
 from logpolar.types import FloatArray

@@ -9,9 +9,9 @@ import numpy as np
 
 from logpolar.datasets.statistics import ANGLE_EDGES, SCALE_EDGES, Statistics
 from logpolar.errors import MissingExtraError
+from logpolar.geometry.radius_search import keep_apart
 from logpolar.images import to_bytes
 from logpolar.keypoints import Keypoints
-from logpolar.neighbours import keep_apart
 from logpolar.sampling import Cartesian, ImagePyramid, LogPolar, Pattern
 from logpolar.types import FloatArray
 

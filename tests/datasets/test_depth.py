@@ -6,9 +6,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from logpolar.cameras import Camera
 from logpolar.datasets.depth import confirmed_inverse_depth, invert, nearest
 from logpolar.datasets.options import DepthRules
+from logpolar.geometry.cameras import Camera
 from synthetic_world import Pinhole, pixel_grid, standard_world
 
 RULES = DepthRules(max_drift=1, max_difference=0.01)

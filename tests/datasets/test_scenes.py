@@ -10,7 +10,6 @@ import cv2
 import numpy as np
 import pytest
 
-from logpolar.cameras import Camera
 from logpolar.datasets.depth import Planes
 from logpolar.datasets.files import CorrespondenceFile
 from logpolar.datasets.options import (
@@ -20,6 +19,7 @@ from logpolar.datasets.options import (
 )
 from logpolar.datasets.scenes import build_scene, link_views
 from logpolar.datasets.views import PreparedView
+from logpolar.geometry.cameras import Camera
 from logpolar.keypoints import Keypoints
 from scene_truth import (
     NAMES,

@@ -48,7 +48,7 @@ def match(
 
     from logpolar.drawing import draw_matches, write_picture
     from logpolar.features.files import FeatureWriter
-    from logpolar.geometry import Geometry, estimate_fundamental, estimate_homography
+    from logpolar.geometry.two_view import Geometry, estimate_fundamental, estimate_homography
     from logpolar.images import read_image
     from logpolar.matching.nearest import MatchingOptions, match_descriptors
 

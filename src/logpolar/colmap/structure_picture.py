@@ -7,11 +7,11 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from logpolar.cameras import Matrix
 from logpolar.colmap.library import import_pycolmap, quiet
 from logpolar.colmap.structure import MODELS, StructureReport
 from logpolar.drawing import Picture, side_by_side
 from logpolar.errors import ImageError
+from logpolar.geometry.cameras import Matrix
 from logpolar.images import read_gray, to_bytes
 
 _SIDE = 720

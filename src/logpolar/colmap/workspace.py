@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.cameras import Camera, Matrix
 from logpolar.colmap.binary_models import check_whole
 from logpolar.colmap.depth_maps import depth_size
 from logpolar.colmap.library import first_line, import_pycolmap, quiet
 from logpolar.errors import LogpolarError, StorageError
+from logpolar.geometry.cameras import Camera, Matrix
 
 _MODEL_FILES = (("cameras.bin", "images.bin", "points3D.bin"), ("cameras.txt", "images.txt", "points3D.txt"))
 _DEPTH_KINDS = ("geometric", "photometric")  # in order of preference

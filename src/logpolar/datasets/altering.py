@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 import cv2
 import numpy as np
 
-from logpolar.cameras import Array, Camera, Matrix
 from logpolar.datasets.depth import Planes, nearest
 from logpolar.datasets.options import SecondViewRules
+from logpolar.geometry.cameras import Array, Camera, Matrix
 from logpolar.images import shrink
 from logpolar.keypoints import Keypoints, normalize_degrees
 from logpolar.types import FloatArray

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.cameras import Matrix
 from logpolar.datasets.options import CorrespondenceRules
+from logpolar.geometry.cameras import Matrix
+from logpolar.geometry.radius_search import Indices, close_pairs, keep_apart
 from logpolar.keypoints import Keypoints
-from logpolar.neighbours import Indices, close_pairs, keep_apart
 from logpolar.types import FloatArray
 
 PAIR_CAUSES = (

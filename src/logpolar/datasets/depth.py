@@ -12,8 +12,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.cameras import Array, Camera, Transfer
 from logpolar.datasets.options import DepthRules
+from logpolar.geometry.cameras import Array, Camera, Transfer
 from logpolar.types import FloatArray
 
 _GRID = np.array([(x, y) for y in range(-2, 3) for x in range(-2, 3)])

@@ -33,9 +33,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.cameras import Camera, Matrix
 from logpolar.datasets.correspondences import Correspondences, ImagePair
 from logpolar.errors import ImageError, StorageError
+from logpolar.geometry.cameras import Camera, Matrix
 from logpolar.images import decode_gray, read_gray, shrink, to_bytes
 from logpolar.keypoints import Keypoints
 from logpolar.storage.hdf5 import FileKind, Hdf5File

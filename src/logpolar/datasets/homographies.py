@@ -12,7 +12,6 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.cameras import Matrix
 from logpolar.datasets.building import (
     BuildReport,
     fingerprint,
@@ -28,6 +27,7 @@ from logpolar.datasets.options import PhotoOptions, ViewOptions
 from logpolar.datasets.writing import CorrespondenceWriter, ImageRecord, PairRecord
 from logpolar.distributed import in_processes
 from logpolar.errors import ImageError, LogpolarError
+from logpolar.geometry.cameras import Matrix
 from logpolar.images import decode_gray, encode_gray, read_gray, shrink, to_bytes, to_gray, unnamed_images
 
 Bytes = NDArray[np.uint8]

@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.cameras import Camera, Transfer
 from logpolar.colmap.library import import_pycolmap
 from logpolar.colmap.workspace import Scene, read_workspace
 from logpolar.datasets.altering import altered_name
@@ -42,7 +41,8 @@ from logpolar.datasets.visibility import Pair, select_pairs, shared_points
 from logpolar.datasets.writing import CorrespondenceWriter, ImageRecord, PairRecord
 from logpolar.distributed import in_processes
 from logpolar.errors import StorageError
-from logpolar.neighbours import Indices
+from logpolar.geometry.cameras import Camera, Transfer
+from logpolar.geometry.radius_search import Indices
 
 _BATCH = 64  # pairs written in one transaction
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from logpolar.cameras import Camera
 from logpolar.colmap.depth_maps import read_depth
 from logpolar.colmap.workspace import View
 from logpolar.datasets.altering import Alteration, altered_name
@@ -18,6 +17,7 @@ from logpolar.datasets.depth import Planes, confirmed_inverse_depth, fit_planes,
 from logpolar.datasets.options import DepthRules, ImageRules, SceneOptions
 from logpolar.datasets.writing import IMAGE_CAUSES, ImageRecord
 from logpolar.errors import ImageError, LogpolarError
+from logpolar.geometry.cameras import Camera
 from logpolar.images import decode_gray, encode_gray, read_image, shrink, to_bytes, to_gray
 from logpolar.keypoints import Keypoints
 from logpolar.types import FloatArray, Image

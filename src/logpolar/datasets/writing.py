@@ -12,9 +12,9 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.cameras import Camera
 from logpolar.datasets.correspondences import PAIR_CAUSES, Correspondences
 from logpolar.datasets.files import PARTS, CorrespondenceFile
+from logpolar.geometry.cameras import Camera
 from logpolar.keypoints import Keypoints
 from logpolar.storage.hdf5 import Hdf5Writer
 from logpolar.types import FloatArray

@@ -22,7 +22,6 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.cameras import Matrix
 from logpolar.datasets.altering import Alteration
 from logpolar.datasets.correspondences import ImagePair, find_correspondences
 from logpolar.datasets.options import SecondViewRules
@@ -30,6 +29,7 @@ from logpolar.errors import LogpolarError, in_words
 from logpolar.evaluation.descriptors.keypoint_sources import KeypointSource, sift_source
 from logpolar.evaluation.options import HPatchesOptions
 from logpolar.evaluation.pairs import with_new_ratio
+from logpolar.geometry.cameras import Matrix
 from logpolar.images import read_gray, to_bytes
 from logpolar.types import FloatArray
 

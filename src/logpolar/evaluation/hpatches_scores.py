@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.cameras import Matrix
 from logpolar.datasets.correspondences import ImagePair, warp_points
 from logpolar.evaluation.hpatches import SPLITS, NamedPair
 from logpolar.evaluation.metrics import ranks
 from logpolar.evaluation.options import HPatchesOptions
 from logpolar.evaluation.pairs import Describe, DescribedPair, Describer, describe_named, pool_of
 from logpolar.evaluation.ranking import pooled_ranks, rank1
+from logpolar.geometry.cameras import Matrix
 from logpolar.keypoints import Keypoints
 from logpolar.matching.nearest import MatchingOptions, match_descriptors
 from logpolar.types import FloatArray

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from logpolar.datasets.correspondences import Correspondences, ImagePair
 from logpolar.datasets.files import CorrespondenceFile
 from logpolar.evaluation.metrics import ranks, threshold95
+from logpolar.geometry.radius_search import close_pairs
 from logpolar.keypoints import Keypoints
-from logpolar.neighbours import close_pairs
 from logpolar.types import FloatArray
 
 Describe = Callable[[NDArray[np.uint8], Keypoints], FloatArray]

@@ -22,7 +22,7 @@ from logpolar.evaluation.metrics import ranks
 from logpolar.evaluation.options import RetrievalOptions
 from logpolar.evaluation.pairs import DescribedImages, unit_distances
 from logpolar.evaluation.ranking import Ranks, cumulative
-from logpolar.neighbours import close_pairs
+from logpolar.geometry.radius_search import close_pairs
 
 APART = 3.0
 """Pixels from a matched keypoint within which another is no distractor."""

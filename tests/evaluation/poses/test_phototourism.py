@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from logpolar.cameras import Camera
 from logpolar.colmap.mapping import map_images
 from logpolar.errors import MissingExtraError
 from logpolar.evaluation.descriptors.keypoint_sources import KeypointSource
@@ -27,6 +26,7 @@ from logpolar.evaluation.poses.scenes import PosedImage, PosedScene
 from logpolar.evaluation.poses.scores import PoseScore, find_pose, map15
 from logpolar.evaluation.poses.stereo import NO_POSE, mean_average_accuracy, pose_error, relative_pose, shares_within
 from logpolar.features.sift import root_sift
+from logpolar.geometry.cameras import Camera
 from logpolar.keypoints import Keypoints
 
 OPTIONS = PhototourismOptions(bags_5=3, bags_10=0, bags_25=0)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from dataset_files import SETTINGS, make_image, make_pair, write
-from logpolar.cameras import Camera
 from logpolar.errors import LogpolarError
 from logpolar.evaluation.poses.options import PhototourismOptions
 from logpolar.evaluation.poses.prepared import prepare_scene
 from logpolar.evaluation.poses.scenes import read_scene
+from logpolar.geometry.cameras import Camera
 from synthetic_world import standard_world, write_workspace
 
 NAMES = [f"view{number}.png" for number in range(6)]

@@ -7,7 +7,6 @@ import cv2
 import numpy as np
 import pytest
 
-from logpolar.cameras import Camera
 from logpolar.datasets.altering import Alteration
 from logpolar.datasets.options import SecondViewRules
 from logpolar.evaluation.poses.stereo import (
@@ -19,6 +18,7 @@ from logpolar.evaluation.poses.stereo import (
     relative_pose,
     stereo_errors,
 )
+from logpolar.geometry.cameras import Camera
 from synthetic_world import Pinhole, standard_world
 
 

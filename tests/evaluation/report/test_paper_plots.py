@@ -12,7 +12,7 @@ from logpolar.evaluation.report.paper_plots import (
     plot_pooling,
     sift_cells,
 )
-from logpolar.geometry import Points
+from logpolar.geometry.two_view import Points
 from logpolar.images import to_bytes, to_gray
 from logpolar.sampling import Cartesian
 

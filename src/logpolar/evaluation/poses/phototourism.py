@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.cameras import Camera
 from logpolar.colmap.mapping import map_images
 from logpolar.distributed import in_processes
 from logpolar.evaluation.poses.options import RATIOS, PhototourismOptions
@@ -26,6 +25,7 @@ from logpolar.evaluation.poses.prepared import DescribedImage, ImagePair, Prepar
 from logpolar.evaluation.poses.scenes import PosedScene
 from logpolar.evaluation.poses.scores import PoseScore, find_pose, plain
 from logpolar.evaluation.poses.stereo import NO_POSE, Errors, pose_error, relative_pose, shares_within
+from logpolar.geometry.cameras import Camera
 from logpolar.matching.nearest import MatchingOptions, match_descriptors
 from logpolar.types import FloatArray
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from logpolar.cameras import Camera
 from logpolar.colmap.library import import_pycolmap
 from logpolar.errors import LogpolarError
 from logpolar.evaluation.descriptors.keypoint_sources import KeypointSource, sift_source
@@ -21,6 +20,7 @@ from logpolar.evaluation.pairs import Describe, Describer, describe_named
 from logpolar.evaluation.poses.options import PhototourismOptions
 from logpolar.evaluation.poses.scenes import Gray, PosedScene
 from logpolar.evaluation.poses.scores import check_estimator
+from logpolar.geometry.cameras import Camera
 from logpolar.keypoints import Keypoints
 from logpolar.types import FloatArray
 

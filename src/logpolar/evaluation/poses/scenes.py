@@ -29,10 +29,10 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.cameras import Camera, Matrix
 from logpolar.datasets.files import CorrespondenceFile
 from logpolar.datasets.visibility import shared_points
 from logpolar.errors import LogpolarError, StorageError, in_words
+from logpolar.geometry.cameras import Camera, Matrix
 from logpolar.images import IMAGE_SUFFIXES, read_gray, read_image, to_bytes
 
 Gray = NDArray[np.uint8]

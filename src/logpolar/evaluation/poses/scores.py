@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from logpolar.cameras import Camera, Matrix
 from logpolar.errors import MissingExtraError
 from logpolar.evaluation.poses.stereo import Errors, mean_average_accuracy, pose_from_essential, shares_within
-from logpolar.geometry import Points, estimate_essential
+from logpolar.geometry.cameras import Camera, Matrix
+from logpolar.geometry.two_view import Points, estimate_essential
 
 MAP_THRESHOLDS = (5.0, 10.0, 15.0)
 """Degrees, of the manner of 2019."""

@@ -15,8 +15,8 @@ import cv2
 import numpy as np
 from numpy.typing import ArrayLike
 
-from logpolar.cameras import Camera, Matrix
-from logpolar.geometry import Geometry, Points, estimate_essential, to_rays
+from logpolar.geometry.cameras import Camera, Matrix
+from logpolar.geometry.two_view import Geometry, Points, estimate_essential, to_rays
 from logpolar.matching.nearest import MatchingOptions, match_descriptors
 from logpolar.types import FloatArray
 

@@ -12,10 +12,10 @@ from logpolar.datasets.correspondences import find_correspondences
 from logpolar.datasets.options import CorrespondenceRules
 from logpolar.demo import DemoPair, demo_pair
 from logpolar.errors import MissingExtraError
+from logpolar.geometry.radius_search import keep_apart
 from logpolar.images import to_bytes, to_gray
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import SiftDetector
-from logpolar.neighbours import keep_apart
 from logpolar.sampling import Cartesian, ImagePyramid, LogPolar, Pattern
 from logpolar.types import FloatArray
 

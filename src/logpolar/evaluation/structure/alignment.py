@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from logpolar.cameras import Matrix
+from logpolar.geometry.cameras import Matrix
 
 AGREE_DEGREES = 5.0
 AGREE_SHARE = 0.1

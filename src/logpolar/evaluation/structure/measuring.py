@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from logpolar.cameras import Camera
 from logpolar.colmap.database_files import connect, verified_pairs
 from logpolar.colmap.incremental import NoModelError
 from logpolar.colmap.sift import SiftOptions, reconstruct_by_sift
@@ -35,6 +34,7 @@ from logpolar.evaluation.structure.alignment import AGREE_DEGREES, AGREE_SHARE, 
 from logpolar.evaluation.structure.extractors import open_descriptor_extractor
 from logpolar.evaluation.structure.options import StructureTest
 from logpolar.evaluation.structure.photos import ScenePhotos
+from logpolar.geometry.cameras import Camera
 from logpolar.matching.nearest import MatchingOptions
 
 Reconstruct = Callable[[Path, Path], StructureReport]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from logpolar.neighbours import close_pairs, keep_apart
+from logpolar.geometry.radius_search import close_pairs, keep_apart
 
 
 @pytest.mark.parametrize("radius", [0.0, 0.4, 3.0, 40.0, 500.0])

@@ -4,7 +4,7 @@ import cv2
 import numpy as np
 import pytest
 
-from logpolar.cameras import Camera, Transfer
+from logpolar.geometry.cameras import Camera, Transfer
 
 RANDOM_SEEDS = range(4)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from logpolar.geometry import estimate_essential, estimate_fundamental, estimate_homography
+from logpolar.geometry.two_view import estimate_essential, estimate_fundamental, estimate_homography
 
 CAMERA = np.array([[800, 0, 320], [0, 820, 240], [0, 0, 1.0]])
 OTHER_CAMERA = np.array([[600, 0, 300], [0, 600, 200], [0, 0, 1.0]])

@@ -1,0 +1,1 @@
+"""Cameras, two-view estimation, pose errors, points within a radius."""
