@@ -46,7 +46,7 @@ def save(name: str, result: dict[str, Any]) -> None:
 
 def large_photo(width: int, height: int) -> np.ndarray:
     """A detailed 8 bit picture of any size: the shipped photo mirrored side by side, with fine noise."""
-    from logpolar.demo import demo_pair
+    from logpolar.viewing.demo import demo_pair
 
     gray = to_gray(demo_pair().first)
     tile = np.block([[gray, gray[:, ::-1]], [gray[::-1], gray[::-1, ::-1]]])

@@ -18,11 +18,11 @@ import numpy as np
 
 from logpolar.datasets.correspondences import Correspondences, warp_shape
 from logpolar.datasets.files import CorrespondenceFile
-from logpolar.drawing import side_by_side, stack, write_picture
 from logpolar.features.extractor import Extractor
 from logpolar.images import to_bytes, to_gray
 from logpolar.keypoints import Keypoints
 from logpolar.sampling import Cartesian, ImagePyramid
+from logpolar.viewing.drawing import side_by_side, stack, write_picture
 
 COUNT = 100
 COLUMNS = 10

@@ -9,9 +9,9 @@ from pathlib import Path
 import cv2
 
 from logpolar import Extractor, FeatureFile, SiftDetector, match_descriptors
-from logpolar.demo import demo_pair
 from logpolar.features.batch import extract_images
 from logpolar.images import find_images
+from logpolar.viewing.demo import demo_pair
 
 photo = demo_pair().first
 

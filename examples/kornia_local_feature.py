@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from kornia import feature
 
-from logpolar.demo import demo_pair
 from logpolar.images import shrink, to_gray
 from logpolar.integrations.kornia import LogPolarDescriptor
+from logpolar.viewing.demo import demo_pair
 
 photo = torch.from_numpy(shrink(to_gray(demo_pair().first), 256))[None, None]
 turned = photo.rot90(1, (2, 3))

@@ -8,8 +8,8 @@ from pathlib import Path
 import cv2
 
 import logpolar
-from logpolar.demo import demo_pair
-from logpolar.drawing import draw_matches, write_picture
+from logpolar.viewing.demo import demo_pair
+from logpolar.viewing.drawing import draw_matches, write_picture
 
 views = demo_pair()
 

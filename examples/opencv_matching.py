@@ -5,8 +5,8 @@ from __future__ import annotations
 import cv2
 import numpy as np
 
-from logpolar.demo import demo_pair
 from logpolar.integrations.opencv import LogPolarFeature
+from logpolar.viewing.demo import demo_pair
 
 views = demo_pair()
 feature = LogPolarFeature.create(nfeatures=500)  # was: cv2.SIFT.create(nfeatures=500)

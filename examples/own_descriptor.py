@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from logpolar import Cartesian, CorrespondenceFile, Keypoints, sample_patches
 from logpolar.datasets.homographies import build_photos
 from logpolar.datasets.options import KeypointRules, PhotoOptions, SplitRules, ViewOptions
-from logpolar.demo import demo_pair
 from logpolar.evaluation.descriptors.opening import open_descriptor
 from logpolar.evaluation.pairs import score_file
+from logpolar.viewing.demo import demo_pair
 
 
 def raw_pixels(image: NDArray[np.uint8], keypoints: Keypoints) -> NDArray[np.float32]:

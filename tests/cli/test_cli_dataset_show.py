@@ -11,12 +11,12 @@ from matplotlib.figure import Figure
 
 from dataset_commands import NOTHING_FOUND, make_empty, make_file, run
 from helpers import assert_one_error
-from logpolar import plotting
 from logpolar.datasets.correspondences import Correspondences
 from logpolar.datasets.files import CorrespondenceFile
 from logpolar.datasets.writing import CorrespondenceWriter, ImageRecord, PairRecord
 from logpolar.features.files import FeatureWriter
 from logpolar.keypoints import Keypoints
+from logpolar.viewing import plotting
 
 
 class TestShow:
@@ -118,7 +118,7 @@ class TestPictures:
 
     def test_without_matplotlib_the_extra_is_named(self, scene_file, tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, "matplotlib", None)
-        monkeypatch.delitem(sys.modules, "logpolar.plotting", raising=False)
+        monkeypatch.delitem(sys.modules, "logpolar.viewing.plotting", raising=False)
         assert_one_error(run("show", scene_file, "-o", tmp_path / "out"), "logpolar[viz]")
         assert run("show", scene_file).exit_code == 0
         assert list(tmp_path.iterdir()) == []

@@ -137,7 +137,7 @@ class TestOutput:
 
 def test_without_matplotlib_the_extra_is_named(image, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.delitem(sys.modules, "logpolar.plotting", raising=False)
+    monkeypatch.delitem(sys.modules, "logpolar.viewing.plotting", raising=False)
     assert_one_error(run_patches(image, "-o", tmp_path / "out.png"), "logpolar[viz]")
 
 

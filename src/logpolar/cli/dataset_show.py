@@ -60,10 +60,10 @@ def _draw(
     import numpy as np
 
     from logpolar.datasets.pictures import choose_pairs, draw_depths, draw_pairs, draw_patches
-    from logpolar.drawing import write_picture
     from logpolar.errors import LogpolarError
-    from logpolar.plotting import plot_statistics
     from logpolar.sampling import Cartesian, LogPolar
+    from logpolar.viewing.drawing import write_picture
+    from logpolar.viewing.plotting import plot_statistics
 
     if output.exists() and not output.is_dir():
         raise LogpolarError(f"{output}: is a file, not a folder")

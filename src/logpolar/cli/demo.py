@@ -40,8 +40,8 @@ def demo(output: Path, model: str, zoom: float, turn: float, noise: float) -> No
 
     The photo ships with logpolar (NASA, public domain); the warp is known, so every match can be checked.
     """
-    from logpolar.demo import RIGHT_WITHIN, demo_pair, demo_picture, run_demo
-    from logpolar.drawing import write_picture
+    from logpolar.viewing.demo import RIGHT_WITHIN, demo_pair, demo_picture, run_demo
+    from logpolar.viewing.drawing import write_picture
 
     check_picture(output)
     pair = demo_pair(zoom, turn, noise)

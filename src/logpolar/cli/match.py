@@ -46,11 +46,11 @@ def match(
     """Match two photos and draw or store the result."""
     import numpy as np
 
-    from logpolar.drawing import draw_matches, write_picture
     from logpolar.features.files import FeatureWriter
     from logpolar.geometry.two_view import Geometry, estimate_fundamental, estimate_homography
     from logpolar.images import read_image
     from logpolar.matching.nearest import MatchingOptions, match_descriptors
+    from logpolar.viewing.drawing import draw_matches, write_picture
 
     names = _names(first, second)
     if output:

@@ -53,8 +53,8 @@ def patches(
     from logpolar.errors import ImageError, LogpolarError
     from logpolar.images import read_gray, shrink
     from logpolar.keypoints.detection import SiftDetector
-    from logpolar.plotting import plot_patches, spread_keypoints
     from logpolar.sampling import Cartesian, LogPolar
+    from logpolar.viewing.plotting import plot_patches, spread_keypoints
 
     if output.suffix.lower() not in (".png", ".jpg", ".jpeg", ".pdf", ".svg"):
         raise LogpolarError(f"{output}: figures are written as .png, .jpg, .pdf or .svg")

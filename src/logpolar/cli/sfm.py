@@ -47,8 +47,8 @@ def sfm(
 
     from logpolar.colmap.structure import reconstruct_structure
     from logpolar.colmap.structure_picture import draw_structure
-    from logpolar.drawing import write_picture
     from logpolar.matching.nearest import MatchingOptions
+    from logpolar.viewing.drawing import write_picture
 
     extraction = {key: settings.pop(key) for key in ("model", "max_keypoints", "max_size", "runtime")}
     with continuing(output):

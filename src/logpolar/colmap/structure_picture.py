@@ -9,10 +9,10 @@ import numpy as np
 
 from logpolar.colmap.library import import_pycolmap, quiet
 from logpolar.colmap.structure import MODELS, StructureReport
-from logpolar.drawing import Picture, side_by_side
 from logpolar.errors import ImageError
 from logpolar.geometry.cameras import Matrix
 from logpolar.images import read_gray, to_bytes
+from logpolar.viewing.drawing import Picture, side_by_side
 
 _SIDE = 720
 _COLUMNS, _THUMBNAIL = 8, 90

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from logpolar.datasets.correspondences import ImagePair
 from logpolar.datasets.files import CorrespondenceFile
-from logpolar.drawing import Picture, draw_matches, side_by_side, stack, with_caption
 from logpolar.images import to_bytes, to_gray
 from logpolar.keypoints import Keypoints
 from logpolar.sampling import Cartesian, ImagePyramid, LogPolar, Pattern
+from logpolar.viewing.drawing import Picture, draw_matches, side_by_side, stack, with_caption
 
 _UNKNOWN = (0, 0, 200)  # red
 _ROW_HEIGHT = 200

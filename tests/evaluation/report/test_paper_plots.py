@@ -3,7 +3,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from logpolar.demo import demo_pair
 from logpolar.evaluation.report.paper_plots import (
     COLOURS,
     SCALES,
@@ -15,6 +14,7 @@ from logpolar.evaluation.report.paper_plots import (
 from logpolar.geometry.two_view import Points
 from logpolar.images import to_bytes, to_gray
 from logpolar.sampling import Cartesian
+from logpolar.viewing.demo import demo_pair
 
 
 def sent(homography: np.ndarray, xy: np.ndarray) -> Points:

@@ -286,7 +286,11 @@ class TestReport:
         assert set(links) == set(made[2:])
 
     def test_without_matplotlib(self, tmp_path, monkeypatch):
-        for module in ("logpolar.evaluation.report.paper_plots", "logpolar.evaluation.figures", "logpolar.plotting"):
+        for module in (
+            "logpolar.evaluation.report.paper_plots",
+            "logpolar.evaluation.figures",
+            "logpolar.viewing.plotting",
+        ):
             monkeypatch.delitem(sys.modules, module, raising=False)
         monkeypatch.setitem(sys.modules, "matplotlib", None)
         monkeypatch.setitem(sys.modules, "matplotlib.figure", None)

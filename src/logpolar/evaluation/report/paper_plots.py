@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from logpolar.datasets.correspondences import find_correspondences
 from logpolar.datasets.options import CorrespondenceRules
-from logpolar.demo import DemoPair, demo_pair
 from logpolar.errors import MissingExtraError
 from logpolar.geometry.radius_search import keep_apart
 from logpolar.images import to_bytes, to_gray
@@ -18,6 +17,7 @@ from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import SiftDetector
 from logpolar.sampling import Cartesian, ImagePyramid, LogPolar, Pattern
 from logpolar.types import FloatArray
+from logpolar.viewing.demo import DemoPair, demo_pair
 
 try:
     from matplotlib.figure import Figure

@@ -11,8 +11,8 @@ from matplotlib.colors import to_rgb
 from logpolar.datasets.statistics import Statistics
 from logpolar.errors import MissingExtraError
 from logpolar.keypoints import Keypoints
-from logpolar.plotting import plot_patches, plot_statistics, spread_keypoints
 from logpolar.sampling import Cartesian, ImagePyramid, LogPolar
+from logpolar.viewing.plotting import plot_patches, plot_statistics, spread_keypoints
 
 
 @pytest.fixture
@@ -144,6 +144,6 @@ class TestStatistics:
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.delitem(sys.modules, "logpolar.plotting")
+    monkeypatch.delitem(sys.modules, "logpolar.viewing.plotting")
     with pytest.raises(MissingExtraError, match=r"logpolar\[viz\]"):
-        importlib.import_module("logpolar.plotting")
+        importlib.import_module("logpolar.viewing.plotting")

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from logpolar.datasets.correspondences import warp_points
-from logpolar.drawing import Picture, draw_matches, stack
 from logpolar.features.extractor import Extractor
 from logpolar.features.sift import root_sift
 from logpolar.geometry.two_view import estimate_homography
 from logpolar.keypoints import Keypoints
 from logpolar.matching.nearest import match_descriptors
 from logpolar.types import FloatArray
+from logpolar.viewing.drawing import Picture, draw_matches, stack
 
 RIGHT_WITHIN = 3.0
 """A match is right if it lies this near to the truth, in pixels of the smaller view."""

@@ -4,10 +4,10 @@ import cv2
 import numpy as np
 import pytest
 
-from logpolar.demo import RIGHT_WITHIN, demo_pair, demo_picture, run_demo
 from logpolar.features.sift import root_sift
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import SiftDetector
+from logpolar.viewing.demo import RIGHT_WITHIN, demo_pair, demo_picture, run_demo
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,8 @@ import cv2
 import numpy as np
 import pytest
 
-from logpolar import drawing
-from logpolar.drawing import draw_matches, stack, with_caption, write_picture
+from logpolar.viewing import drawing
+from logpolar.viewing.drawing import draw_matches, stack, with_caption, write_picture
 
 NOTHING = np.zeros((0, 2), np.float32)
 NO_MASK = np.zeros(0, np.bool_)

@@ -1,0 +1,1 @@
+"""Pictures of patches and matches, and the demonstration."""
