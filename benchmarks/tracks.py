@@ -18,7 +18,6 @@ from pathlib import Path
 import numpy as np
 
 from common import save
-from logpolar.colmap.workspace import Scene, read_workspace
 from logpolar.datasets.correspondences import warp_points
 from logpolar.datasets.depth import Planes, fit_planes, nearest
 from logpolar.datasets.options import PairRules, SceneOptions
@@ -26,6 +25,7 @@ from logpolar.datasets.scenes import confirming_views
 from logpolar.datasets.views import read_surface
 from logpolar.datasets.visibility import Pair, select_pairs, shared_points
 from logpolar.geometry.cameras import Transfer
+from logpolar.sfm.workspace import Scene, read_workspace
 
 OPTIONS = SceneOptions()
 PAIRS = PairRules(min_shared=30, min_overlap=0, max_per_image=0)

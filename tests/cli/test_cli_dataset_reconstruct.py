@@ -11,12 +11,12 @@ import pycolmap
 import pytest
 from click.testing import CliRunner
 
-import logpolar.colmap.reconstruction
+import logpolar.sfm.dense
 from helpers import assert_one_error
 from logpolar.cli import main
 from logpolar.cli.dataset import dataset
 from logpolar.cli.dataset_reconstruct import reconstruct
-from logpolar.colmap.reconstruction import ReconstructionOptions, ReconstructionReport
+from logpolar.sfm.dense import ReconstructionOptions, ReconstructionReport
 from synthetic_world import make_texture, standard_world, write_depth
 
 if "reconstruct" not in dataset.commands:
@@ -104,7 +104,7 @@ class TestOptions:
             arguments.append((photos, workspace, options, overwrite))
             return ReconstructionReport(2, {}, 2, [], 1, 100, 2, True)
 
-        monkeypatch.setattr(logpolar.colmap.reconstruction, "reconstruct", note)
+        monkeypatch.setattr(logpolar.sfm.dense, "reconstruct", note)
         return arguments
 
     def test_defaults_are_those_of_the_library(self, given):

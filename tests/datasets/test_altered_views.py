@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from helpers import assert_same_content, content_of
-from logpolar.colmap.workspace import read_workspace
 from logpolar.datasets.altering import Alteration, altered_name
 from logpolar.datasets.files import CorrespondenceFile
 from logpolar.datasets.options import DepthRules, ImageRules, SecondViewRules
 from logpolar.datasets.scenes import build_scene
 from logpolar.datasets.views import PreparedView, ViewTask, prepare_view
 from logpolar.keypoints import Keypoints
+from logpolar.sfm.workspace import read_workspace
 from scene_truth import NAMES, OPTIONS, ROUNDING, SIZE, SMALL, predict, stop_after, wrap
 from synthetic_world import World
 

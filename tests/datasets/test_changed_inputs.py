@@ -12,12 +12,12 @@ import h5py
 import numpy as np
 import pytest
 
-from logpolar.colmap.depth_maps import read_depth
 from logpolar.datasets.files import CorrespondenceFile
 from logpolar.datasets.homographies import build_photos
 from logpolar.datasets.options import ImageRules, PhotoOptions
 from logpolar.datasets.scenes import build_scene
 from logpolar.errors import StorageError
+from logpolar.sfm.depth_maps import read_depth
 from scene_truth import SMALL
 from synthetic_world import write_depth
 

@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 
 from helpers import content_of
-from logpolar.colmap.depth_maps import read_depth
-from logpolar.colmap.workspace import read_workspace
 from logpolar.datasets.depth import confirmed_inverse_depth, invert
 from logpolar.datasets.files import CorrespondenceFile
 from logpolar.datasets.options import (
@@ -23,6 +21,8 @@ from logpolar.datasets.options import (
 from logpolar.datasets.scenes import build_scene, confirming_views
 from logpolar.datasets.views import read_surface
 from logpolar.datasets.visibility import shared_points
+from logpolar.sfm.depth_maps import read_depth
+from logpolar.sfm.workspace import read_workspace
 from scene_truth import (
     NAMES,
     OPTIONS,

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from logpolar.colmap.workspace import Scene, View, read_workspace
 from logpolar.datasets.options import PairRules
 from logpolar.datasets.visibility import Pair, select_pairs, shared_points
 from logpolar.geometry.cameras import Camera
+from logpolar.sfm.workspace import Scene, View, read_workspace
 from synthetic_world import look_at, standard_world, write_workspace
 
 WIDTH, HEIGHT = 100, 80

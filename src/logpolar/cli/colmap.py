@@ -16,9 +16,9 @@ from logpolar.cli.options import (
     ratio_option,
 )
 from logpolar.cli.settings import make_settings, settings_options
-from logpolar.colmap.exporting import DatabaseReport, ExportOptions
-from logpolar.colmap.redescription import RedescriptionOptions
 from logpolar.errors import LogpolarError
+from logpolar.sfm.export import DatabaseReport, ExportOptions
+from logpolar.sfm.redescription import RedescriptionOptions
 
 _output = click.option("--output", "-o", type=click.Path(path_type=Path), required=True, help="New COLMAP database.")
 _overwrite = click.option("--overwrite", is_flag=True, help="Replace OUTPUT, if it is a COLMAP database.")
@@ -60,7 +60,7 @@ def export(
     Matches are verified by two-view geometry, so that `colmap mapper` can start at once. Without MATCHES the database
     has keypoints and descriptors only. OUTPUT is written whole or not at all.
     """
-    from logpolar.colmap.exporting import export_database
+    from logpolar.sfm.export import export_database
 
     if (images is None) == (cameras is None):
         raise LogpolarError("give the photos (--images) or another database's cameras (--cameras), one of them")
@@ -98,8 +98,8 @@ def redescribe(
     """
     from functools import partial
 
-    from logpolar.colmap.redescription import redescribe_database
     from logpolar.matching.nearest import MatchingOptions
+    from logpolar.sfm.redescription import redescribe_database
 
     opener = partial(open_extractor, **{key: settings.pop(key) for key in ("model", "max_size", "runtime")})
     options = make_settings(RedescriptionOptions, settings)

@@ -11,7 +11,7 @@ import click
 
 from logpolar.cli.options import continuing
 from logpolar.cli.settings import make_settings, settings_options
-from logpolar.colmap.reconstruction import ReconstructionOptions, ReconstructionReport
+from logpolar.sfm.dense import ReconstructionOptions, ReconstructionReport
 
 
 @click.command(
@@ -29,7 +29,7 @@ def reconstruct(photos: tuple[str, ...], workspace: Path, overwrite: bool, **set
     second run continues after the last finished step. Photos that cannot be read are listed, and the exit code is then
     1. Needs the extra 'sfm'.
     """
-    from logpolar.colmap.reconstruction import reconstruct as run
+    from logpolar.sfm.dense import reconstruct as run
 
     with continuing(workspace):
         report = run(

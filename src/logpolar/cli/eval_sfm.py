@@ -55,7 +55,7 @@ def sfm(scenes: tuple[Path, ...], jobs: int, **values: Any) -> None:
     All have the same pairs, every image with every other, and the same verification and mapper. With --cache a second
     run goes on where the first one stopped. Needs the extra 'sfm'.
     """
-    from logpolar.colmap.library import import_pycolmap
+    from logpolar.sfm.pycolmap_compat import import_pycolmap
 
     import_pycolmap("structure from motion")
     common, test = take_common(values), make_settings(StructureTest, values)
@@ -106,7 +106,7 @@ def _is_sift(identity: dict[str, Any]) -> bool:
 
 
 def _colmap_identity() -> dict[str, Any]:
-    from logpolar.colmap.library import import_pycolmap_4
+    from logpolar.sfm.pycolmap_compat import import_pycolmap_4
 
     pycolmap = import_pycolmap_4("COLMAP's SIFT")
     matching = {key: getattr(pycolmap.FeatureMatchingOptions().sift, key) for key in ("max_ratio", "cross_check")}

@@ -17,7 +17,7 @@ from logpolar.cli.options import (
     ratio_option,
 )
 from logpolar.cli.settings import make_settings, settings_options
-from logpolar.colmap.structure import MODELS, StructureOptions, StructureReport
+from logpolar.sfm.pipeline import MODELS, StructureOptions, StructureReport
 
 _PICTURE = "summary.png"
 
@@ -45,9 +45,9 @@ def sfm(
     """
     from functools import partial
 
-    from logpolar.colmap.structure import reconstruct_structure
-    from logpolar.colmap.structure_picture import draw_structure
     from logpolar.matching.nearest import MatchingOptions
+    from logpolar.sfm.picture import draw_structure
+    from logpolar.sfm.pipeline import reconstruct_structure
     from logpolar.viewing.drawing import write_picture
 
     extraction = {key: settings.pop(key) for key in ("model", "max_keypoints", "max_size", "runtime")}

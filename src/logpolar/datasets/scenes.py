@@ -17,8 +17,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.colmap.library import import_pycolmap
-from logpolar.colmap.workspace import Scene, read_workspace
 from logpolar.datasets.altering import altered_name
 from logpolar.datasets.building import (
     BuildReport,
@@ -43,6 +41,8 @@ from logpolar.distributed import in_processes
 from logpolar.errors import StorageError
 from logpolar.geometry.cameras import Camera, Transfer
 from logpolar.geometry.radius_search import Indices
+from logpolar.sfm.pycolmap_compat import import_pycolmap
+from logpolar.sfm.workspace import Scene, read_workspace
 
 _BATCH = 64  # pairs written in one transaction
 

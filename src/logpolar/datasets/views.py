@@ -9,8 +9,6 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from logpolar.colmap.depth_maps import read_depth
-from logpolar.colmap.workspace import View
 from logpolar.datasets.altering import Alteration, altered_name
 from logpolar.datasets.building import sift
 from logpolar.datasets.depth import Planes, confirmed_inverse_depth, fit_planes, invert, nearest
@@ -20,6 +18,8 @@ from logpolar.errors import ImageError, LogpolarError
 from logpolar.geometry.cameras import Camera
 from logpolar.images import decode_gray, encode_gray, read_image, shrink, to_bytes, to_gray
 from logpolar.keypoints import Keypoints
+from logpolar.sfm.depth_maps import read_depth
+from logpolar.sfm.workspace import View
 from logpolar.types import FloatArray, Image
 
 _PICTURE_SIDE = 256  # pixels of a depth picture's longer side

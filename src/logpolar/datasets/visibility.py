@@ -9,9 +9,9 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.colmap.workspace import Scene, View
 from logpolar.datasets.options import PairRules
 from logpolar.geometry.cameras import Matrix
+from logpolar.sfm.workspace import Scene, View
 
 
 @dataclass(frozen=True)

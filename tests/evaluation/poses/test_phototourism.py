@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from logpolar.colmap.mapping import map_images
 from logpolar.errors import MissingExtraError
 from logpolar.evaluation.descriptors.keypoint_sources import KeypointSource
 from logpolar.evaluation.descriptors.whole_features import WholeFeature
@@ -28,6 +27,7 @@ from logpolar.evaluation.poses.stereo import NO_POSE, mean_average_accuracy, pos
 from logpolar.features.sift import root_sift
 from logpolar.geometry.cameras import Camera
 from logpolar.keypoints import Keypoints
+from logpolar.sfm.known_cameras import map_images
 
 OPTIONS = PhototourismOptions(bags_5=3, bags_10=0, bags_25=0)
 

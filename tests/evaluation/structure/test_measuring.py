@@ -12,8 +12,6 @@ import numpy as np
 import pycolmap
 import pytest
 
-from logpolar.colmap.incremental import NoModelError
-from logpolar.colmap.structure import DATABASE, MODELS
 from logpolar.errors import StorageError
 from logpolar.evaluation.poses.scenes import read_scene
 from logpolar.evaluation.structure.alignment import Poses
@@ -33,6 +31,8 @@ from logpolar.evaluation.structure.photos import choose_photos, write_photos
 from logpolar.features.extractor import Extractor
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import SiftDetector
+from logpolar.sfm.mapper import NoModelError
+from logpolar.sfm.pipeline import DATABASE, MODELS
 from synthetic_world import standard_world, write_workspace
 
 TEST = StructureTest(keypoints=700, repeats=1)

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.colmap.mapping import map_images
 from logpolar.distributed import in_processes
 from logpolar.evaluation.poses.options import RATIOS, PhototourismOptions
 from logpolar.evaluation.poses.prepared import DescribedImage, ImagePair, PreparedScene
@@ -27,6 +26,7 @@ from logpolar.evaluation.poses.scores import PoseScore, find_pose, plain
 from logpolar.evaluation.poses.stereo import NO_POSE, Errors, pose_error, relative_pose, shares_within
 from logpolar.geometry.cameras import Camera
 from logpolar.matching.nearest import MatchingOptions, match_descriptors
+from logpolar.sfm.known_cameras import map_images
 from logpolar.types import FloatArray
 
 Progress = Callable[[list[ImagePair]], Iterable[ImagePair]]

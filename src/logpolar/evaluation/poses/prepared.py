@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from logpolar.colmap.library import import_pycolmap
 from logpolar.errors import LogpolarError
 from logpolar.evaluation.descriptors.keypoint_sources import KeypointSource, sift_source
 from logpolar.evaluation.pairs import Describe, Describer, describe_named
@@ -22,6 +21,7 @@ from logpolar.evaluation.poses.scenes import Gray, PosedScene
 from logpolar.evaluation.poses.scores import check_estimator
 from logpolar.geometry.cameras import Camera
 from logpolar.keypoints import Keypoints
+from logpolar.sfm.pycolmap_compat import import_pycolmap
 from logpolar.types import FloatArray
 
 ImagePair = tuple[int, int]

@@ -102,7 +102,7 @@ def _scene_name(path: Path) -> str:
 
 
 def _read_colmap(folder: Path, min_shared: int) -> PosedScene:
-    from logpolar.colmap.workspace import read_workspace
+    from logpolar.sfm.workspace import read_workspace
 
     found = read_workspace(folder, need_depth=False)
     images = [PosedImage(view.name, view.camera, partial(_read_whole, view.image, view.camera)) for view in found.views]

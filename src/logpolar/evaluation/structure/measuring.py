@@ -15,19 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from logpolar.colmap.database_files import connect, verified_pairs
-from logpolar.colmap.incremental import NoModelError
-from logpolar.colmap.sift import SiftOptions, reconstruct_by_sift
-from logpolar.colmap.structure import (
-    DATABASE,
-    MODELS,
-    REPEATS,
-    StructureOptions,
-    StructureReport,
-    map_again,
-    reconstruct_structure,
-)
-from logpolar.colmap.workspace import read_model
 from logpolar.errors import StorageError
 from logpolar.evaluation.poses.scores import plain
 from logpolar.evaluation.structure.alignment import AGREE_DEGREES, AGREE_SHARE, PoseErrors, Poses, align, pose_errors
@@ -36,6 +23,19 @@ from logpolar.evaluation.structure.options import StructureTest
 from logpolar.evaluation.structure.photos import ScenePhotos
 from logpolar.geometry.cameras import Camera
 from logpolar.matching.nearest import MatchingOptions
+from logpolar.sfm.colmap_sift import SiftOptions, reconstruct_by_sift
+from logpolar.sfm.database_files import connect, verified_pairs
+from logpolar.sfm.mapper import NoModelError
+from logpolar.sfm.pipeline import (
+    DATABASE,
+    MODELS,
+    REPEATS,
+    StructureOptions,
+    StructureReport,
+    map_again,
+    reconstruct_structure,
+)
+from logpolar.sfm.workspace import read_model
 
 Reconstruct = Callable[[Path, Path], StructureReport]
 """A folder of photos into a folder with database, models and report."""

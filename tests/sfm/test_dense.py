@@ -13,10 +13,10 @@ import numpy as np
 import pycolmap
 import pytest
 
-from logpolar.colmap.reconstruction import ReconstructionError, ReconstructionOptions, reconstruct
-from logpolar.colmap.reconstruction_record import open_workspace
-from logpolar.colmap.workspace import read_workspace
 from logpolar.errors import StorageError
+from logpolar.sfm.dense import ReconstructionError, ReconstructionOptions, reconstruct
+from logpolar.sfm.dense_record import open_workspace
+from logpolar.sfm.workspace import read_workspace
 from synthetic_world import standard_world, write_depth
 
 VIEWS = 7
@@ -273,9 +273,7 @@ class TestResuming:
         assert calls == []
 
     def test_killed_in_the_middle_of_a_step(self, small, tmp_path):
-        code = (
-            "import sys; from logpolar.colmap.reconstruction import reconstruct as r; r(sys.argv[1:2], 'w', say=print)"
-        )
+        code = "import sys; from logpolar.sfm.dense import reconstruct as r; r(sys.argv[1:2], 'w', say=print)"
         process = subprocess.Popen(
             [sys.executable, "-u", "-c", code, small], cwd=tmp_path, stdout=subprocess.PIPE, text=True
         )

@@ -12,11 +12,11 @@ import pytest
 
 from colmap_databases import arrays, digest, image_numbers, pair_number, query, write_database
 from logpolar.cli.options import open_extractor
-from logpolar.colmap.exporting import export_database
-from logpolar.colmap.redescription import RedescriptionOptions, redescribe_database
 from logpolar.errors import LogpolarError, StorageError
 from logpolar.features.extractor import Extractor
 from logpolar.keypoints import Keypoints
+from logpolar.sfm.export import export_database
+from logpolar.sfm.redescription import RedescriptionOptions, redescribe_database
 
 open_given = partial(open_extractor, model="logpolar-96", max_size=0, runtime="onnxruntime")
 open_cheap = partial(open_extractor, model="paper-cartesian-12", max_size=0, runtime="onnxruntime")

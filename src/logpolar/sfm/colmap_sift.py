@@ -18,11 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from logpolar.colmap.database_files import verified_pairs
-from logpolar.colmap.exporting import CameraMode
-from logpolar.colmap.incremental import map_database
-from logpolar.colmap.library import first_line, import_pycolmap_4, open_database, quiet, verification_options
-from logpolar.colmap.structure import (
+from logpolar.errors import LogpolarError, StorageError
+from logpolar.keypoints import Keypoints
+from logpolar.sfm.database_files import verified_pairs
+from logpolar.sfm.export import CameraMode
+from logpolar.sfm.mapper import map_database
+from logpolar.sfm.pipeline import (
     DATABASE,
     MODELS,
     REPORT,
@@ -31,8 +32,7 @@ from logpolar.colmap.structure import (
     report_models,
     write_report,
 )
-from logpolar.errors import LogpolarError, StorageError
-from logpolar.keypoints import Keypoints
+from logpolar.sfm.pycolmap_compat import first_line, import_pycolmap_4, open_database, quiet, verification_options
 
 
 @dataclass(frozen=True)

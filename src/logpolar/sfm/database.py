@@ -25,11 +25,11 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from logpolar.colmap.database_files import connect
-from logpolar.colmap.library import first_line, import_pycolmap, open_database, quiet, verification_options
 from logpolar.errors import StorageError
 from logpolar.keypoints import Keypoints
 from logpolar.matching.pairs import Pair
+from logpolar.sfm.database_files import connect
+from logpolar.sfm.pycolmap_compat import first_line, import_pycolmap, open_database, quiet, verification_options
 from logpolar.types import FloatArray
 
 _MAX_IMAGES = 2147483647

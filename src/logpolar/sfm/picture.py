@@ -7,11 +7,11 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from logpolar.colmap.library import import_pycolmap, quiet
-from logpolar.colmap.structure import MODELS, StructureReport
 from logpolar.errors import ImageError
 from logpolar.geometry.cameras import Matrix
 from logpolar.images import read_gray, to_bytes
+from logpolar.sfm.pipeline import MODELS, StructureReport
+from logpolar.sfm.pycolmap_compat import import_pycolmap, quiet
 from logpolar.viewing.drawing import Picture, side_by_side
 
 _SIDE = 720
@@ -58,8 +58,8 @@ def draw_from_above(points: Matrix, poses: Matrix) -> Picture:
 
 def _draw_photos(photos: Path, output: Path, report: StructureReport) -> Picture:
     """A sheet of all photos that have features, in rows of eight: green frames are in the model."""
-    from logpolar.colmap.structure import FEATURES
     from logpolar.features.files import FeatureFile
+    from logpolar.sfm.pipeline import FEATURES
 
     with FeatureFile(output / FEATURES) as file:
         names = file.names()

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from logpolar.colmap.workspace import Scene, read_workspace
 from logpolar.errors import LogpolarError, MissingExtraError, StorageError
+from logpolar.sfm.workspace import Scene, read_workspace
 from synthetic_world import (
     SparsePoints,
     World,

@@ -6,8 +6,8 @@ import pycolmap
 import pytest
 
 from colmap_databases import arrays, write_database
-from logpolar.colmap.database import Database, quantize
 from logpolar.errors import StorageError
+from logpolar.sfm.database import Database, quantize
 
 
 def test_a_synthetic_dataset_is_verified_and_mapped_again(tmp_path):

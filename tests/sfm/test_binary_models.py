@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from logpolar.colmap.binary_models import check_whole
-from logpolar.colmap.workspace import read_workspace
 from logpolar.errors import StorageError
+from logpolar.sfm.binary_models import check_whole
+from logpolar.sfm.workspace import read_workspace
 from synthetic_world import standard_world, write_workspace
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from logpolar.colmap.library import first_line, import_pycolmap, quiet, set_known
 from logpolar.errors import LogpolarError, StorageError
+from logpolar.sfm.pycolmap_compat import first_line, import_pycolmap, quiet, set_known
 
 
 class NoModelError(LogpolarError):

@@ -6,8 +6,8 @@ import sqlite3
 import pytest
 
 from colmap_databases import digest, query, write_database
-from logpolar.colmap.database_files import connect, copy_database, written_whole
 from logpolar.errors import StorageError
+from logpolar.sfm.database_files import connect, copy_database, written_whole
 
 
 def test_a_copy_has_what_another_program_has_not_yet_checkpointed(tmp_path):

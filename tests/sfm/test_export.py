@@ -10,11 +10,11 @@ import pytest
 
 import hloc_readers
 from colmap_databases import arrays, digest, image_numbers, pair_number, query, write_database
-from logpolar.colmap import database as database_module
-from logpolar.colmap.exporting import ExportOptions, export_database
 from logpolar.errors import StorageError
 from logpolar.features.files import FeatureFile
 from logpolar.matching.files import MatchFile
+from logpolar.sfm import database as database_module
+from logpolar.sfm.export import ExportOptions, export_database
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ import pytest
 
 from colmap_databases import query
 from colmap_scene import open_few
-from logpolar.colmap.structure import StructureOptions, reconstruct_structure
-from logpolar.colmap.structure_picture import draw_from_above, draw_structure
 from logpolar.errors import LogpolarError, StorageError
+from logpolar.sfm.picture import draw_from_above, draw_structure
+from logpolar.sfm.pipeline import StructureOptions, reconstruct_structure
 from synthetic_world import standard_world
 
 

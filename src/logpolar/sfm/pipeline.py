@@ -16,13 +16,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from logpolar.colmap.database_files import connect, verified_pairs
-from logpolar.colmap.exporting import CameraMode, ExportOptions, camera_mode_setting, export_database
-from logpolar.colmap.incremental import RegisteredImage, largest_model, map_database, registered_images
-from logpolar.colmap.library import import_pycolmap
 from logpolar.errors import LogpolarError
 from logpolar.matching.pairs import Pair, PairingOptions, choose_pairs, read_pairs
 from logpolar.settings import setting
+from logpolar.sfm.database_files import connect, verified_pairs
+from logpolar.sfm.export import CameraMode, ExportOptions, camera_mode_setting, export_database
+from logpolar.sfm.mapper import RegisteredImage, largest_model, map_database, registered_images
+from logpolar.sfm.pycolmap_compat import import_pycolmap
 from logpolar.storage.atomic_io import check_place, write_whole
 
 if TYPE_CHECKING:  # the command line's options are made of this module, and the rest is slow to import

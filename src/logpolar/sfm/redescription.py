@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from logpolar.colmap.exporting import (
+from logpolar.errors import LogpolarError, StorageError
+from logpolar.matching.pairs import PAIRINGS, Pair, PairingOptions, choose_pairs, read_pairs
+from logpolar.settings import setting
+from logpolar.sfm.export import (
     DatabaseReport,
     check_photos,
     check_size,
@@ -16,16 +19,13 @@ from logpolar.colmap.exporting import (
     write_features,
     write_matches,
 )
-from logpolar.errors import LogpolarError, StorageError
-from logpolar.matching.pairs import PAIRINGS, Pair, PairingOptions, choose_pairs, read_pairs
-from logpolar.settings import setting
 
 if TYPE_CHECKING:  # the command line's options are made of this module, and the rest is slow to import
-    from logpolar.colmap.database import Database
     from logpolar.features.batch import OpenExtractor
     from logpolar.features.files import FeatureFile
     from logpolar.keypoints import Keypoints
     from logpolar.matching.nearest import MatchingOptions
+    from logpolar.sfm.database import Database
 
 DatabasePairing = Literal["database", "exhaustive", "sequential", "retrieval"]
 assert get_args(DatabasePairing) == ("database", *PAIRINGS)
@@ -65,10 +65,10 @@ def redescribe_database(
     of pairs instead of those of ``options``. Photos that cannot be described are an error: the rest would not be what
     was asked for.
     """
-    from logpolar.colmap.database import Database
-    from logpolar.colmap.database_files import copy_database, written_whole
     from logpolar.features.files import FeatureFile
     from logpolar.matching.files import MatchFile, match_pairs
+    from logpolar.sfm.database import Database
+    from logpolar.sfm.database_files import copy_database, written_whole
 
     source, output, options = Path(source), Path(output), options or RedescriptionOptions()
     if output.exists() and source.exists() and output.samefile(source):

@@ -7,10 +7,10 @@ import shutil
 import cv2
 import pytest
 
-from logpolar.colmap.database_files import verified_pairs
-from logpolar.colmap.incremental import NoModelError
-from logpolar.colmap.sift import SiftOptions, reconstruct_by_sift
 from logpolar.errors import ImageError, LogpolarError, StorageError
+from logpolar.sfm.colmap_sift import SiftOptions, reconstruct_by_sift
+from logpolar.sfm.database_files import verified_pairs
+from logpolar.sfm.mapper import NoModelError
 
 FEW = SiftOptions(keypoints=50)
 

@@ -5,8 +5,8 @@ import struct
 import numpy as np
 import pytest
 
-from logpolar.colmap.depth_maps import depth_size, read_depth
 from logpolar.errors import StorageError
+from logpolar.sfm.depth_maps import depth_size, read_depth
 
 
 def write_by_hand(path, width: int, height: int, values, header: bytes | None = None):

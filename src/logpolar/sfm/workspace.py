@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.colmap.binary_models import check_whole
-from logpolar.colmap.depth_maps import depth_size
-from logpolar.colmap.library import first_line, import_pycolmap, quiet
 from logpolar.errors import LogpolarError, StorageError
 from logpolar.geometry.cameras import Camera, Matrix
+from logpolar.sfm.binary_models import check_whole
+from logpolar.sfm.depth_maps import depth_size
+from logpolar.sfm.pycolmap_compat import first_line, import_pycolmap, quiet
 
 _MODEL_FILES = (("cameras.bin", "images.bin", "points3D.bin"), ("cameras.txt", "images.txt", "points3D.txt"))
 _DEPTH_KINDS = ("geometric", "photometric")  # in order of preference

@@ -15,8 +15,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TextIO, get_args
 
-from logpolar.colmap.library import import_pycolmap_4
-from logpolar.colmap.reconstruction_record import (
+from logpolar.errors import ImageError, LogpolarError
+from logpolar.settings import setting
+from logpolar.sfm.dense_record import (
     DATABASE,
     DENSE,
     LINKS,
@@ -29,8 +30,7 @@ from logpolar.colmap.reconstruction_record import (
     remove,
     stderr_into,
 )
-from logpolar.errors import ImageError, LogpolarError
-from logpolar.settings import setting
+from logpolar.sfm.pycolmap_compat import import_pycolmap_4
 
 Matcher = Literal["exhaustive", "sequential"]
 MATCHERS: tuple[Matcher, ...] = get_args(Matcher)
@@ -354,7 +354,7 @@ def _undistort(job: _Job) -> dict[str, Any]:
 def _make_depth(job: _Job) -> dict[str, Any]:
     import pycolmap
 
-    from logpolar.colmap.depth_maps import is_whole
+    from logpolar.sfm.depth_maps import is_whole
 
     for path in (job.workspace / "stereo").rglob("*.bin"):
         if not is_whole(path):  # COLMAP would take what a killed run was writing for finished

@@ -13,9 +13,9 @@ from logpolar.matching.pairs import Pair, each_once
 from logpolar.settings import check_settings, setting
 
 if TYPE_CHECKING:  # the command line's options are made of this module, and the rest is slow to import
-    from logpolar.colmap.database import Database
     from logpolar.features.files import FeatureFile
     from logpolar.matching.files import MatchFile
+    from logpolar.sfm.database import Database
 
 CameraMode = Literal["auto", "single", "per-folder", "per-image"]
 CAMERA_MODES: tuple[CameraMode, ...] = get_args(CameraMode)
@@ -73,10 +73,10 @@ def export_database(
     cameras, images and rigs are those of another database, ``cameras``, which is not changed. ``output`` is written
     whole or not at all. ``pairs`` are those whose matches are wanted, if not all.
     """
-    from logpolar.colmap.database import Database
-    from logpolar.colmap.database_files import copy_database, written_whole
     from logpolar.features.hloc import HlocFeatureFile, open_features
     from logpolar.matching.files import open_matches
+    from logpolar.sfm.database import Database
+    from logpolar.sfm.database_files import copy_database, written_whole
 
     options, output = options or ExportOptions(), Path(output)
     with contextlib.ExitStack() as stack:

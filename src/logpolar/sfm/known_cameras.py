@@ -11,9 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.colmap.library import first_line, import_pycolmap, open_database, quiet, set_known, verification_options
 from logpolar.errors import LogpolarError
 from logpolar.geometry.cameras import Camera, Matrix
+from logpolar.sfm.pycolmap_compat import (
+    first_line,
+    import_pycolmap,
+    open_database,
+    quiet,
+    set_known,
+    verification_options,
+)
 
 Pose = tuple[Matrix, Matrix]
 """Rotation (3, 3) and translation (3,), X_camera = rotation @ X_world + translation; world and its unit are free."""
