@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from logpolar.datasets.building import versions
 from logpolar.datasets.files import CorrespondenceFile
 from logpolar.distributed import in_processes
-from logpolar.evaluation.descriptors.opening import open_descriptor
+from logpolar.evaluation.descriptors.registry import open_descriptor
 from logpolar.evaluation.metrics import ranks
 from logpolar.evaluation.poses.stereo import matched_errors, mean_average_accuracy
 from logpolar.keypoints import Keypoints

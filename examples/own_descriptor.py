@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from logpolar import Cartesian, CorrespondenceFile, Keypoints, sample_patches
 from logpolar.datasets.homographies import build_photos
 from logpolar.datasets.options import KeypointRules, PhotoOptions, SplitRules, ViewOptions
-from logpolar.evaluation.descriptors.opening import open_descriptor
+from logpolar.evaluation.descriptors.registry import open_descriptor
 from logpolar.evaluation.pairs import score_file
 from logpolar.viewing.demo import demo_pair
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from helpers import assert_one_error, assert_picture
 from logpolar.cli import main
-from logpolar.evaluation.descriptors import opening
+from logpolar.evaluation.descriptors import registry as opening
 
 SMALL = ("-j", 1, "--keypoints", 200, "--pairs", 3)
 COLUMNS = (

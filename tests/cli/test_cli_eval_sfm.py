@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from helpers import assert_one_error
 from logpolar.cli import main
-from logpolar.evaluation.descriptors import opening
+from logpolar.evaluation.descriptors import registry as opening
 from logpolar.evaluation.report.runs import read_runs
 from logpolar.evaluation.report.sections import paper_sections
 

@@ -14,7 +14,7 @@ from helpers import content_of
 from logpolar.datasets.files import CorrespondenceFile
 from logpolar.errors import StorageError
 from logpolar.evaluation.cache import CacheFile, DescriptorCache, cache_name, image_digest, scene_identity
-from logpolar.evaluation.descriptors.opening import Descriptor, open_descriptor
+from logpolar.evaluation.descriptors.registry import Descriptor, open_descriptor
 from logpolar.evaluation.pairs import DescribedFile, score_described
 from logpolar.keypoints import Keypoints
 

@@ -12,7 +12,7 @@ from dataset_files import make_image, make_pair, write
 from logpolar.datasets.correspondences import Correspondences
 from logpolar.datasets.files import CorrespondenceFile
 from logpolar.errors import LogpolarError
-from logpolar.evaluation.descriptors.opening import Descriptor
+from logpolar.evaluation.descriptors.registry import Descriptor
 from logpolar.evaluation.metrics import fpr95
 from logpolar.evaluation.pairs import DescribedPair, count_accepted, gather, score_described
 from logpolar.evaluation.patches import (

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from logpolar.cli.eval_keypoints import Groups
     from logpolar.evaluation.descriptors.keypoint_sources import KeypointSource
-    from logpolar.evaluation.descriptors.opening import Descriptor
+    from logpolar.evaluation.descriptors.registry import Descriptor
     from logpolar.evaluation.hpatches_scores import HPatchesScore
 
 _FOLDER = click.argument("folder", type=click.Path(path_type=Path))

@@ -13,7 +13,7 @@ from logpolar.errors import LogpolarError
 
 if TYPE_CHECKING:
     from logpolar.evaluation.descriptors.keypoint_sources import KeypointSource
-    from logpolar.evaluation.descriptors.opening import Descriptor
+    from logpolar.evaluation.descriptors.registry import Descriptor
 
 Groups = list[tuple["KeypointSource", list[tuple[str, "Descriptor"]]]]
 """Descriptors and their names by the keypoints that they describe."""

@@ -25,7 +25,7 @@ from logpolar.evaluation.formatting import decimal as decimal
 from logpolar.evaluation.formatting import percent as percent
 
 if TYPE_CHECKING:
-    from logpolar.evaluation.descriptors.opening import Descriptor
+    from logpolar.evaluation.descriptors.registry import Descriptor
 
 MISSING = "weights not at hand"
 
@@ -112,7 +112,7 @@ def open_descriptors(common: Common, specs: Sequence[str] | None = None, keypoin
 
     ``keypoints``: how many of an image whole features find; None for protocols on keypoints that are given.
     """
-    from logpolar.evaluation.descriptors.opening import open_descriptor
+    from logpolar.evaluation.descriptors.registry import open_descriptor
 
     chosen = list(dict.fromkeys(common.specs if specs is None else specs))
     opened: list[Opened] = []
@@ -139,8 +139,8 @@ def present(opened: Sequence[Opened]) -> Iterator[tuple[str, Descriptor]]:
 
 
 def _lacks_file(text: str) -> bool:
-    from logpolar.evaluation.descriptors.opening import FEATURE_KINDS
     from logpolar.evaluation.descriptors.patch_networks import NETWORK_OPTIONS
+    from logpolar.evaluation.descriptors.registry import FEATURE_KINDS
     from logpolar.evaluation.descriptors.specs import parse_spec
 
     spec = parse_spec(text)

@@ -30,7 +30,7 @@ from logpolar.evaluation.poses.options import PhototourismOptions
 
 if TYPE_CHECKING:
     from logpolar.evaluation.descriptors.keypoint_sources import KeypointSource
-    from logpolar.evaluation.descriptors.opening import Descriptor
+    from logpolar.evaluation.descriptors.registry import Descriptor
     from logpolar.evaluation.poses.phototourism import PoseResults
     from logpolar.evaluation.poses.prepared import DescribedImage, PreparedScene
     from logpolar.evaluation.poses.scenes import PosedScene

@@ -24,11 +24,11 @@ from logpolar.cli.eval_output import (
 from logpolar.cli.options import jobs_option
 from logpolar.cli.settings import make_settings, settings_options
 from logpolar.errors import LogpolarError
-from logpolar.evaluation.structure.options import StructureTest
+from logpolar.evaluation.sfm.options import StructureTest
 
 if TYPE_CHECKING:
-    from logpolar.evaluation.structure.measuring import Reconstruct, SceneScore
-    from logpolar.evaluation.structure.photos import ScenePhotos
+    from logpolar.evaluation.sfm.measuring import Reconstruct, SceneScore
+    from logpolar.evaluation.sfm.photos import ScenePhotos
 
 COLMAP_SIFT = "colmap-sift"
 """The spec of COLMAP's own features and matcher."""
@@ -86,7 +86,7 @@ class _Contestant:
 
 
 def _open(common: Common, test: StructureTest, jobs: int) -> list[_Contestant]:
-    from logpolar.evaluation.structure.measuring import by_colmap, by_descriptor
+    from logpolar.evaluation.sfm.measuring import by_colmap, by_descriptor
 
     specs = [spec for spec in dict.fromkeys(common.specs) if spec != COLMAP_SIFT]
     found = {}
@@ -115,7 +115,7 @@ def _colmap_identity() -> dict[str, Any]:
 
 def _choose(paths: tuple[Path, ...], test: StructureTest) -> list[ScenePhotos]:
     from logpolar.evaluation.poses.scenes import read_scene
-    from logpolar.evaluation.structure.photos import choose_photos
+    from logpolar.evaluation.sfm.photos import choose_photos
 
     found = []
     for path in paths:
@@ -152,8 +152,8 @@ def _measure(
     test: StructureTest,
 ) -> None:
     from logpolar.evaluation.cache import cache_name
-    from logpolar.evaluation.structure.measuring import measure_structure
-    from logpolar.evaluation.structure.photos import write_photos
+    from logpolar.evaluation.sfm.measuring import measure_structure
+    from logpolar.evaluation.sfm.photos import write_photos
 
     scene, own = photos.scene.name, photos.identity(test.shrink)
     folder = place / Path(cache_name("sfm", scene, own)).stem
@@ -176,7 +176,7 @@ def _data(photos: ScenePhotos, test: StructureTest) -> dict[str, Any]:
 
 
 def _add(report: Report, each: _Contestant, scores: dict[str, SceneScore], seed: int) -> None:
-    from logpolar.evaluation.structure.measuring import sum_up
+    from logpolar.evaluation.sfm.measuring import sum_up
 
     scenes = {scene: score.to_dict() for scene, score in scores.items()}
     together = sum_up(list(scores.values()))
@@ -210,7 +210,7 @@ def _cells(values: dict[str, Any]) -> list[str]:
 
 
 def _add_notes(report: Report, test: StructureTest, scenes: int) -> None:
-    from logpolar.evaluation.structure.measuring import MEANINGS
+    from logpolar.evaluation.sfm.measuring import MEANINGS
 
     report.notes.append(
         f"Registered: {MEANINGS['registered']}. Right: {MEANINGS['right']}. Rotation and position are medians: "

@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.datasets.altering import altered_name
 from logpolar.datasets.building import (
     BuildReport,
     fingerprint,
@@ -33,6 +32,7 @@ from logpolar.datasets.correspondences import (
     find_correspondences,
     warp_points,
 )
+from logpolar.datasets.image_transforms import altered_name
 from logpolar.datasets.options import SceneOptions
 from logpolar.datasets.views import PreparedView, ViewTask, prepare_view
 from logpolar.datasets.visibility import Pair, select_pairs, shared_points

@@ -9,9 +9,9 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from logpolar.datasets.altering import Alteration, altered_name
 from logpolar.datasets.building import sift
 from logpolar.datasets.depth import Planes, confirmed_inverse_depth, fit_planes, invert, nearest
+from logpolar.datasets.image_transforms import Alteration, altered_name
 from logpolar.datasets.options import DepthRules, ImageRules, SceneOptions
 from logpolar.datasets.writing import IMAGE_CAUSES, ImageRecord
 from logpolar.errors import ImageError, LogpolarError

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from logpolar.datasets.files import CorrespondenceFile
 from logpolar.errors import LogpolarError, StorageError, in_words
-from logpolar.evaluation.descriptors.opening import Descriptor
+from logpolar.evaluation.descriptors.registry import Descriptor
 from logpolar.keypoints import Keypoints
 from logpolar.storage.hdf5 import FileKind, Hdf5File, Hdf5Writer
 from logpolar.types import FloatArray

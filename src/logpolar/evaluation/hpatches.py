@@ -22,8 +22,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.datasets.altering import Alteration
 from logpolar.datasets.correspondences import ImagePair, find_correspondences
+from logpolar.datasets.image_transforms import Alteration
 from logpolar.datasets.options import SecondViewRules
 from logpolar.errors import LogpolarError, in_words
 from logpolar.evaluation.descriptors.keypoint_sources import KeypointSource, sift_source

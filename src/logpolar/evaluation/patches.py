@@ -30,7 +30,7 @@ from logpolar.datasets.files import CorrespondenceFile
 from logpolar.errors import LogpolarError
 from logpolar.evaluation.cache import DescriptorCache, scene_identity
 from logpolar.evaluation.descriptors.keypoint_sources import FixedSize, with_fixed_size
-from logpolar.evaluation.descriptors.opening import Descriptor
+from logpolar.evaluation.descriptors.registry import Descriptor
 from logpolar.evaluation.metrics import threshold95
 from logpolar.evaluation.pairs import (
     DescribedFile,

@@ -10,7 +10,7 @@ import torch
 from logpolar.errors import LogpolarError
 from logpolar.evaluation.descriptors.keypoint_sources import open_source, sift_source
 from logpolar.evaluation.descriptors.opencv_features import open_opencv_feature
-from logpolar.evaluation.descriptors.opening import open_descriptor
+from logpolar.evaluation.descriptors.registry import open_descriptor
 from logpolar.evaluation.descriptors.specs import parse_spec
 from logpolar.evaluation.descriptors.whole_features import WholeFeature, unit_vectors
 from logpolar.images import to_bytes

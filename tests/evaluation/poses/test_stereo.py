@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 import pytest
 
-from logpolar.datasets.altering import Alteration
+from logpolar.datasets.image_transforms import Alteration
 from logpolar.datasets.options import SecondViewRules
 from logpolar.evaluation.poses.stereo import (
     NO_POSE,

@@ -17,10 +17,10 @@ import numpy as np
 
 from logpolar.errors import StorageError
 from logpolar.evaluation.poses.scores import plain
-from logpolar.evaluation.structure.alignment import AGREE_DEGREES, AGREE_SHARE, PoseErrors, Poses, align, pose_errors
-from logpolar.evaluation.structure.extractors import open_descriptor_extractor
-from logpolar.evaluation.structure.options import StructureTest
-from logpolar.evaluation.structure.photos import ScenePhotos
+from logpolar.evaluation.sfm.alignment import AGREE_DEGREES, AGREE_SHARE, PoseErrors, Poses, align, pose_errors
+from logpolar.evaluation.sfm.extractors import open_descriptor_extractor
+from logpolar.evaluation.sfm.options import StructureTest
+from logpolar.evaluation.sfm.photos import ScenePhotos
 from logpolar.geometry.cameras import Camera
 from logpolar.matching.nearest import MatchingOptions
 from logpolar.sfm.colmap_sift import SiftOptions, reconstruct_by_sift

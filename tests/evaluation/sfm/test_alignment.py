@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
-from logpolar.evaluation.structure.alignment import Poses, Similarity, align, pose_errors
+from logpolar.evaluation.sfm.alignment import Poses, Similarity, align, pose_errors
 
 
 def turn(x: float, y: float, z: float) -> np.ndarray:

@@ -6,8 +6,8 @@ import pytest
 
 from logpolar.errors import StorageError
 from logpolar.evaluation.poses.scenes import PosedScene, read_scene
-from logpolar.evaluation.structure.options import StructureTest
-from logpolar.evaluation.structure.photos import choose_photos, write_photos
+from logpolar.evaluation.sfm.options import StructureTest
+from logpolar.evaluation.sfm.photos import choose_photos, write_photos
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from logpolar.evaluation.descriptors.opening import Descriptor, open_descriptor
+from logpolar.evaluation.descriptors.registry import Descriptor, open_descriptor
 from logpolar.features.extractor import Features
 from logpolar.images import read_gray, shrink, to_bytes, to_gray
 from logpolar.keypoints import Keypoints

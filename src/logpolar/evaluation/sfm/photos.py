@@ -13,7 +13,7 @@ import numpy as np
 
 from logpolar.errors import StorageError
 from logpolar.evaluation.poses.scenes import PosedScene
-from logpolar.evaluation.structure.options import StructureTest
+from logpolar.evaluation.sfm.options import StructureTest
 from logpolar.geometry.cameras import Camera
 from logpolar.images import shrink, to_bytes, to_gray
 from logpolar.storage.atomic_io import write_whole

@@ -14,9 +14,9 @@ import pytest
 
 from logpolar.errors import StorageError
 from logpolar.evaluation.poses.scenes import read_scene
-from logpolar.evaluation.structure.alignment import Poses
-from logpolar.evaluation.structure.extractors import open_descriptor_extractor
-from logpolar.evaluation.structure.measuring import (
+from logpolar.evaluation.sfm.alignment import Poses
+from logpolar.evaluation.sfm.extractors import open_descriptor_extractor
+from logpolar.evaluation.sfm.measuring import (
     SceneScore,
     by_colmap,
     by_descriptor,
@@ -26,8 +26,8 @@ from logpolar.evaluation.structure.measuring import (
     score_structure,
     sum_up,
 )
-from logpolar.evaluation.structure.options import StructureTest
-from logpolar.evaluation.structure.photos import choose_photos, write_photos
+from logpolar.evaluation.sfm.options import StructureTest
+from logpolar.evaluation.sfm.photos import choose_photos, write_photos
 from logpolar.features.extractor import Extractor
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import SiftDetector

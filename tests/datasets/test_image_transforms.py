@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from helpers import assert_same_content, content_of
-from logpolar.datasets.altering import Alteration, altered_name
 from logpolar.datasets.files import CorrespondenceFile
+from logpolar.datasets.image_transforms import Alteration, altered_name
 from logpolar.datasets.options import DepthRules, ImageRules, SecondViewRules
 from logpolar.datasets.scenes import build_scene
 from logpolar.datasets.views import PreparedView, ViewTask, prepare_view

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from logpolar.errors import LogpolarError, MissingExtraError
-from logpolar.evaluation.descriptors.opening import open_descriptor
 from logpolar.evaluation.descriptors.patch_networks import describe_on_gpu
+from logpolar.evaluation.descriptors.registry import open_descriptor
 from logpolar.features.extractor import Extractor
 from logpolar.features.sift import root_sift, sift
 from logpolar.images import to_bytes
@@ -345,5 +345,5 @@ def test_devices_that_are_not_there(tmp_path, monkeypatch):
 
 def test_importing_imports_nothing_heavy():
     heavy = "{'torch', 'kornia', 'onnxruntime'}"
-    code = f"import sys, logpolar.evaluation.descriptors.opening; print({heavy} & set(sys.modules))"
+    code = f"import sys, logpolar.evaluation.descriptors.registry; print({heavy} & set(sys.modules))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"

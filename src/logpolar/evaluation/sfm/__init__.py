@@ -1,0 +1,1 @@
+"""Structure from motion against true cameras."""

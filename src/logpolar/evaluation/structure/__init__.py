@@ -1,1 +1,0 @@
-"""Structure from motion against scenes whose cameras are known."""
