@@ -59,8 +59,8 @@ def export(
     one config.json, which may be edited.
     """
     from logpolar.features.hloc import open_features
-    from logpolar.imc.config import SubmissionOptions
-    from logpolar.imc.exporting import export_submission
+    from logpolar.integrations.imc.config import SubmissionOptions
+    from logpolar.integrations.imc.exporting import export_submission
 
     if descriptor is None:
         with open_features(features) as file:
@@ -80,7 +80,7 @@ def export(
 @click.option("--images", type=click.Path(path_type=Path), help="The benchmark's data: <dataset>/<scene>/*.jpg.")
 def check(folder: Path, images: Path | None) -> None:
     """Check names, shapes, types, ranges and completeness of a submission; problems are listed, and the code is 1."""
-    from logpolar.imc.checking import check_submission
+    from logpolar.integrations.imc.checking import check_submission
 
     report = check_submission(folder, images)
     for problem in report.problems:

@@ -26,7 +26,7 @@ import numpy as np
 from logpolar.errors import LogpolarError, StorageError, in_words
 from logpolar.features.files import FeatureFile
 from logpolar.features.hloc import open_features
-from logpolar.imc.config import CATEGORIES, MAX_KEYPOINTS, SubmissionOptions, make_method, task_configs
+from logpolar.integrations.imc.config import CATEGORIES, MAX_KEYPOINTS, SubmissionOptions, make_method, task_configs
 from logpolar.matching.files import MatchFile, check_matches, open_matches
 from logpolar.storage.atomic_io import check_place, write_whole
 

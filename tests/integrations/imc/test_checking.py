@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from logpolar.errors import StorageError
-from logpolar.imc.checking import check_submission
-from logpolar.imc.exporting import export_submission
+from logpolar.integrations.imc.checking import check_submission
+from logpolar.integrations.imc.exporting import export_submission
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 from feature_files import make_features, true_matches, write_feature_file
 from logpolar.errors import LogpolarError, StorageError
 from logpolar.features.files import FeatureWriter
-from logpolar.imc.checking import check_submission
-from logpolar.imc.config import SubmissionOptions
-from logpolar.imc.exporting import export_submission
+from logpolar.integrations.imc.checking import check_submission
+from logpolar.integrations.imc.config import SubmissionOptions
+from logpolar.integrations.imc.exporting import export_submission
 from logpolar.matching.files import match_pairs
 
 

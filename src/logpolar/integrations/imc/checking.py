@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from logpolar.errors import StorageError
-from logpolar.imc.config import MAX_KEYPOINTS, check_config, task_configs
-from logpolar.imc.exporting import pair_key
+from logpolar.integrations.imc.config import MAX_KEYPOINTS, check_config, task_configs
+from logpolar.integrations.imc.exporting import pair_key
 
 _OPTIONAL = ("scales", "angles", "scores")
 _DIMENSIONS = (64, 2048)

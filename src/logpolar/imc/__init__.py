@@ -1,1 +1,0 @@
-"""Submissions to the Image Matching Challenge, as its benchmark reads them."""

@@ -1,0 +1,1 @@
+"""Submissions to the Image Matching Challenge: export and validation."""
