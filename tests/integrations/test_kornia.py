@@ -12,8 +12,8 @@ from logpolar.errors import ImageError, KeypointError
 from logpolar.features.extractor import Extractor
 from logpolar.images import to_gray
 from logpolar.integrations.kornia import LogPolarDescriptor
-from logpolar.keypoints import Keypoints, frame_circle
 from logpolar.keypoints.detection import SiftDetector
+from logpolar.keypoints.keypoints import Keypoints, frame_circle
 from logpolar.models import Model, load_model
 from logpolar.models.cards import ModelCard, NetworkOptions
 from logpolar.models.network import DescriptorNetwork

@@ -15,7 +15,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from logpolar.errors import ImageError, KeypointError, MissingExtraError
-from logpolar.keypoints import MAX_SIZE, frame_circle
+from logpolar.keypoints.keypoints import MAX_SIZE, frame_circle
 from logpolar.models import Model, load_model
 from logpolar.settings import DEFAULT_MODEL, DESCRIPTOR_SIZE
 

@@ -1,4 +1,4 @@
-"""Matching of descriptors on a torch device, in blocks of bounded memory, with the results of ``logpolar.matching.nearest``."""
+"""Matching of descriptors on a torch device, in blocks of bounded memory, with the results of ``nearest.py``."""
 
 from __future__ import annotations
 

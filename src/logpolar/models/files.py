@@ -8,8 +8,8 @@ normalisation float32), its metadata hold
     card     JSON: name, description, sampling, network, training, figures, licence; of a variant also what it is one of
     graph    base64: the ONNX graph of the network, its weights left out: they are the tensors of this file
 
-A variant in fewer bits (``logpolar.models.quantisation``) has the weights of its own graph, int8 ones as int8, and one more
-tensor, ``check``: descriptors of known patches, which a runtime must reproduce before it is let loose on others.
+A variant in fewer bits (``quantisation.py``) has the weights of its own graph, int8 ones as int8, and one more tensor,
+``check``: descriptors of known patches, which a runtime must reproduce before it is let loose on others.
 
 So weights cannot be run with the wrong patches, nor torch and onnxruntime with different weights. No pickles.
 
