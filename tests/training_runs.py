@@ -13,7 +13,7 @@ import torch
 from logpolar.datasets.homographies import build_photos
 from logpolar.datasets.options import CorrespondenceRules, KeypointRules, PhotoOptions, SplitRules, ViewOptions
 from logpolar.evaluation.descriptors import torch_describer
-from logpolar.models.files import onnx_export
+from logpolar.models import onnx_export
 from logpolar.training import run
 
 VIEW = ViewOptions(

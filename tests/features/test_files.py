@@ -7,12 +7,13 @@ import h5py
 import numpy as np
 import pytest
 
-from logpolar import hdf5, storage
 from logpolar.errors import StorageError
+from logpolar.features import files as storage
 from logpolar.features.extractor import Features
 from logpolar.features.files import FeatureFile, FeatureWriter
 from logpolar.keypoints import Keypoints
 from logpolar.matching.nearest import Matches
+from logpolar.storage import hdf5
 
 SETTINGS = {"model": "logpolar-96", "model_hash": "abc", "max_size": 1600}
 

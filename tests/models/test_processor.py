@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from logpolar.models import load_model
-from logpolar.models.files import processor
+from logpolar.models import load_model, processor
 from logpolar.models.runtimes import OnnxRuntime, OpenVinoRuntime, check_patches, open_runtime
 
 ILLEGAL = -4

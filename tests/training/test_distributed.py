@@ -21,7 +21,7 @@ from training_runs import assert_same_training, read_rows, state_of
 NOTING = """
 import atexit, json, os, pathlib, shutil
 if "RANK" in os.environ:
-    from logpolar.models.files import onnx_export
+    from logpolar.models import onnx_export
     from logpolar.training import run
     from logpolar.training.batches import BatchSampler
 
