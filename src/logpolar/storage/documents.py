@@ -10,8 +10,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import cv2
-
 from logpolar.settings import VERSION
 from logpolar.storage.atomic_io import write_whole
 
@@ -34,6 +32,8 @@ def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str
 
 def versions(*packages: str, **others: str) -> dict[str, str]:
     """Versions of logpolar, Python, OpenCV, the given packages as far as they are installed, and ``others``."""
+    import cv2  # slow, and the command line's options import this module
+
     # OpenCV is installed under one of several names.
     found = {"logpolar": VERSION, "python": platform.python_version(), "opencv": cv2.__version__}
     for package in packages:
