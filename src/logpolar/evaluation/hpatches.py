@@ -16,7 +16,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.datasets.correspondences import ImagePair, warp_points
+from logpolar.datasets.correspondences import ImagePair
 from logpolar.evaluation.cache import Uncached, listing_identity
 from logpolar.evaluation.descriptors.keypoint_sources import FixedSize, open_source
 from logpolar.evaluation.descriptors.registry import Method
@@ -24,10 +24,12 @@ from logpolar.evaluation.hpatches_sequences import SPLITS, NamedPair, Sequences
 from logpolar.evaluation.metrics import pooled_ranks, rank1, ranks
 from logpolar.evaluation.options import HPatchesOptions, RunOptions, recorded
 from logpolar.evaluation.pairs import DescribedPair, pool_of
-from logpolar.evaluation.protocol import Protocol, Results, bar, decimal, plain, read_numbers
+from logpolar.evaluation.protocol import Protocol, Results, bar, decimal, read_numbers
 from logpolar.geometry.cameras import Matrix
+from logpolar.geometry.homography import warp_points
 from logpolar.keypoints import Keypoints
 from logpolar.matching.nearest import MatchingOptions, match_descriptors
+from logpolar.storage.documents import rounded
 from logpolar.types import FloatArray
 
 THRESHOLDS = tuple(range(1, 11))
@@ -156,8 +158,8 @@ class SplitScore:
     matching_accuracy: tuple[float, ...]  # at each of the thresholds; mean of pairs
 
     def to_dict(self) -> dict[str, Any]:
-        accuracy = [plain(fraction) for fraction in self.matching_accuracy]
-        return asdict(self) | {"rank1": plain(self.rank1), "matching_accuracy": accuracy}
+        accuracy = [rounded(fraction) for fraction in self.matching_accuracy]
+        return asdict(self) | {"rank1": rounded(self.rank1), "matching_accuracy": accuracy}
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from logpolar.evaluation.descriptors.keypoint_sources import KeypointSource, sif
 from logpolar.evaluation.options import HPatchesOptions
 from logpolar.evaluation.pairs import with_new_ratio
 from logpolar.geometry.cameras import Matrix
-from logpolar.images import read_gray, to_bytes
+from logpolar.images import read_gray, resize_matrix, to_bytes
 from logpolar.keypoints import Keypoints
 from logpolar.types import FloatArray
 
@@ -145,10 +145,8 @@ def _enlarge(gray: FloatArray, factor: float) -> tuple[FloatArray, Matrix]:
         return gray, np.eye(3)
     height, width = gray.shape
     size = round(width * factor), round(height * factor)
-    x, y = size[0] / width, size[1] / height
     large = cv2.resize(gray, size, interpolation=cv2.INTER_CUBIC)
-    place = np.array([[x, 0, (x - 1) / 2], [0, y, (y - 1) / 2], [0, 0, 1]])
-    return np.asarray(np.clip(large, 0, 1), np.float32), place  # cubic interpolation overshoots
+    return np.asarray(np.clip(large, 0, 1), np.float32), resize_matrix((width, height), size)  # cubic interpolation overshoots
 
 
 def _find_sequences(folder: Path, skip: bool) -> list[Path]:

@@ -51,7 +51,6 @@ from logpolar.evaluation.protocol import (
     check_scene_names,
     decimal,
     percent,
-    plain,
 )
 from logpolar.keypoints import Keypoints
 
@@ -175,7 +174,7 @@ class Classes:
     fpr95: Table  # NaN where there are too few
 
     def to_dict(self) -> dict[str, Any]:
-        fractions = [[plain(value, 7) for value in row] for row in self.fpr95.tolist()]
+        fractions = [[rounded(value, 7) for value in row] for row in self.fpr95.tolist()]
         return {"counts": self.counts.tolist(), "fpr95": fractions}
 
 
@@ -198,8 +197,8 @@ class SceneResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, with more digits than usual: FPR95 of a good descriptor is small."""
-        values: dict[str, Any] = {name: plain(value, 7) for name, value in asdict(self.score).items()}
-        intervals = {f"{name}_interval": [plain(v, 7) for v in self.interval(name)] for name in ("fpr95", "rank1")}
+        values: dict[str, Any] = {name: rounded(value, 7) for name, value in asdict(self.score).items()}
+        intervals = {f"{name}_interval": [rounded(v, 7) for v in self.interval(name)] for name in ("fpr95", "rank1")}
         return values | intervals | {"classes": self.classes.to_dict()}
 
 

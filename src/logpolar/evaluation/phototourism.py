@@ -39,12 +39,13 @@ from logpolar.evaluation.poses import (
     pose_error,
     relative_pose,
 )
-from logpolar.evaluation.protocol import MEAN_OF_SCENES, Protocol, Results, bar, check_scene_names, decimal, plain
+from logpolar.evaluation.protocol import MEAN_OF_SCENES, Protocol, Results, bar, check_scene_names, decimal
 from logpolar.geometry.cameras import Camera
 from logpolar.keypoints import Keypoints
 from logpolar.matching.nearest import MatchingOptions, match_descriptors
 from logpolar.sfm.known_cameras import map_images
 from logpolar.sfm.pycolmap_compat import import_pycolmap
+from logpolar.storage.documents import rounded
 from logpolar.types import FloatArray
 
 _DEGREES = tuple(range(1, 16))
@@ -285,8 +286,8 @@ class StereoResult:
         ]
         return {
             **self.score.to_dict(),
-            "matches_median": plain(self.median("matches")),
-            "inliers_median": plain(self.median("inliers")),
+            "matches_median": rounded(self.median("matches")),
+            "inliers_median": rounded(self.median("inliers")),
             "columns": ["first", "second", "rotation_error", "translation_error", "matches", "inliers"],
             "rows": rows,
         }
@@ -367,7 +368,7 @@ class MultiViewResult:
             str(size): {**score.to_dict(), "bags": [bag.to_dict() for bag in self.bags[size]]}
             for size, score in self.scores.items()
         }
-        return {**self.score.to_dict(), "registered": plain(self.registered), "sizes": sizes}
+        return {**self.score.to_dict(), "registered": rounded(self.registered), "sizes": sizes}
 
 
 @dataclass(frozen=True, eq=False)
@@ -439,7 +440,7 @@ class PoseResults:
     def to_dict(self) -> dict[str, Any]:
         return {
             "ratio": self.ratio,
-            "maa10_by_tuned_ratio": {f"{ratio:g}": plain(maa) for ratio, maa in self.tuned.items()},
+            "maa10_by_tuned_ratio": {f"{ratio:g}": rounded(maa) for ratio, maa in self.tuned.items()},
             "mean": {views: score.to_dict() for views, score in self.means().items()},
             "stereo": {scene: result.to_dict() for scene, result in self.stereo.items()},
             "multi_view": {scene: result.to_dict() for scene, result in self.multi_view.items()},
@@ -449,12 +450,12 @@ class PoseResults:
         """A line for each scene and kind of views, then the means; None for missing values."""
         nothing = dict.fromkeys(("matches_median", "inliers_median", "registered"))
         for scene, stereo in self.stereo.items():
-            medians = {f"{name}_median": plain(stereo.median(name)) for name in ("matches", "inliers")}
+            medians = {f"{name}_median": rounded(stereo.median(name)) for name in ("matches", "inliers")}
             yield {"scene": scene, "views": "two", **stereo.score.to_dict(), **nothing, **medians}
         for scene, several in self.multi_view.items():
             for size, score in several.scores.items():
                 yield {"scene": scene, "views": f"bags of {size}", **score.to_dict(), **nothing}
-            registered = {"registered": plain(several.registered)}
+            registered = {"registered": rounded(several.registered)}
             yield {"scene": scene, "views": "several", **several.score.to_dict(), **nothing, **registered}
         for views, score in self.means().items():
             yield {"scene": "mean", "views": views, **score.to_dict(), **nothing}

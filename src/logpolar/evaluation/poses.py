@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from logpolar.errors import MissingExtraError
-from logpolar.evaluation.protocol import plain
-from logpolar.geometry.cameras import Camera, Matrix
+from logpolar.storage.documents import rounded
+from logpolar.geometry.cameras import Camera, Matrix, direction_degrees, rotation_degrees
 from logpolar.geometry.two_view import Points, estimate_essential, to_rays
 
 NO_POSE = (180.0, 180.0)
@@ -116,10 +116,8 @@ def relative_pose(first: Camera, second: Camera) -> Pose:
 
 def pose_error(truth: Pose, found: Pose) -> Errors:
     """Degrees between the rotations, and between the lines of the translations; 0 for one of no length."""
-    # The chord, since the cosine of a small angle is 1 to the last bits.
-    chord = float(np.linalg.norm(truth[0] - found[0]) / math.sqrt(8))
-    across, along = np.linalg.norm(np.cross(truth[1], found[1])), abs(np.dot(truth[1], found[1]))
-    return 2 * math.degrees(math.asin(min(chord, 1.0))), math.degrees(math.atan2(float(across), float(along)))
+    apart = float(direction_degrees(truth[1], found[1]))
+    return float(rotation_degrees(truth[0], found[0])), min(apart, 180 - apart)
 
 
 def fractions_within(errors: ArrayLike, degrees: Sequence[float]) -> list[float]:
@@ -152,4 +150,4 @@ class PoseScore:
         return cls(sum(score.pairs for score in counted), maa10, map15)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"pairs": self.pairs, "maa10": plain(self.maa10), "map15": plain(self.map15)}
+        return {"pairs": self.pairs, "maa10": rounded(self.maa10), "map15": rounded(self.map15)}

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
-import platform
 import shlex
 import sys
 import warnings
@@ -19,7 +17,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,6 +29,7 @@ from logpolar.evaluation.descriptors.registry import Method, lacks_weights, open
 from logpolar.evaluation.options import RunOptions
 from logpolar.evaluation.schema import RESULTS, TOP, check_layout
 from logpolar.storage.atomic_io import write_whole
+from logpolar.storage.documents import markdown_table, versions, write_json
 
 _PROTOCOLS = {
     "patches": "Patches",
@@ -48,7 +46,7 @@ MISSING = "weights not at hand"
 MEAN_OF_SCENES = "Means are over scenes, each counting the same; N is their sum."
 
 _PACKAGES = (
-    *("logpolar", "numpy", "opencv-python-headless", "opencv-python", "opencv-contrib-python", "onnxruntime", "torch"),
+    *("numpy", "opencv-python-headless", "opencv-python", "opencv-contrib-python", "onnxruntime", "torch"),
     *("kornia", "pycolmap", "pycolmap-cuda12", "poselib"),
 )
 """Results record the versions of those that are installed."""
@@ -209,7 +207,7 @@ class Results:
         self.written = [f"{self.protocol}.json", f"{self.protocol}.md"]
         document = self._document()
         check_layout(folder / self.written[0], document, {**TOP, "results": RESULTS[self.protocol]})
-        write_whole(folder / self.written[0], (json.dumps(document, indent=2) + "\n").encode())
+        write_json(folder / self.written[0], document)
         write_whole(folder / self.written[1], self.markdown().encode())
         for ending, records in self.records.items():
             self.written.append(f"{self.protocol}{ending}.csv")
@@ -246,13 +244,7 @@ def draw_figures(folder: Path, figures: Mapping[str, Callable[[], Any]]) -> tupl
 
 def made_by() -> dict[str, Any]:
     """The running command and the versions of packages."""
-    found = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return {"command": shlex.join(["logpolar", *sys.argv[1:]]), "versions": found}
+    return {"command": shlex.join(["logpolar", *sys.argv[1:]]), "versions": versions(*_PACKAGES)}
 
 
 def _to_csv(records: Sequence[Mapping[str, Any]]) -> str:
@@ -275,12 +267,3 @@ def decimal(value: float | None, digits: int = 4) -> str:
     return "" if value is None or math.isnan(value) else f"{value:.{digits}f}"
 
 
-def plain(value: float | None, digits: int = 5) -> float | None:
-    """A number for JSON, which has neither NaN nor infinity."""
-    return None if value is None or not math.isfinite(value) else round(value, digits)
-
-
-def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Lines of a table; bars within cells become slashes."""
-    lines = [list(columns), ["---"] * len(columns), *(list(row) for row in rows)]
-    return "\n".join("| " + " | ".join(cell.replace("|", "/") for cell in line) + " |" for line in lines) + "\n"

@@ -26,10 +26,10 @@ from logpolar.evaluation.cache import cache_name
 from logpolar.evaluation.descriptors.registry import Method, open_method
 from logpolar.evaluation.options import RunOptions, SfmTestOptions, recorded
 from logpolar.evaluation.posed_scenes import PosedScene, read_scene
-from logpolar.evaluation.protocol import Protocol, Results, bar, check_scene_names, decimal, make_folder, plain
+from logpolar.evaluation.protocol import Protocol, Results, bar, check_scene_names, decimal, make_folder
 from logpolar.features.extractor import Extractor
 from logpolar.geometry.cameras import Camera
-from logpolar.images import shrink, to_bytes, to_gray
+from logpolar.images import downscale, to_bytes, to_gray
 from logpolar.keypoints.detection import SiftDetector
 from logpolar.matching.nearest import MatchingOptions
 from logpolar.sfm.colmap_sift import SiftOptions, reconstruct_by_sift
@@ -47,6 +47,7 @@ from logpolar.sfm.pipeline import (
 from logpolar.sfm.pycolmap_compat import import_pycolmap, import_pycolmap_4
 from logpolar.sfm.workspace import read_model
 from logpolar.storage.atomic_io import write_whole
+from logpolar.storage.documents import rounded
 
 COLMAP_SIFT = "colmap-sift"
 """The spec of COLMAP's own features and matcher."""
@@ -230,7 +231,7 @@ def write_photos(photos: ScenePhotos, folder: Path) -> None:
             continue
         pixels = photos.scene.images[row].read()
         if reduced:
-            pixels = to_bytes(shrink(to_gray(pixels), max(round(max(pixels.shape) / photos.factor), 1)))
+            pixels = to_bytes(downscale(to_gray(pixels), max(round(max(pixels.shape) / photos.factor), 1)))
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, cv2.imencode(".png", pixels)[1].tobytes())
 
@@ -325,15 +326,15 @@ class StructureScore:
         rows = zip(self.registered, degrees, fractions, strict=True)
         names = ("images", "reduced", "keypoints_mean", "pairs", "verified", "models")
         return {
-            **{name: plain(getattr(self, name)) for name in names},
+            **{name: rounded(getattr(self, name)) for name in names},
             "registered": len(self.registered),
             **{name: getattr(self, name) for name in ("reduced_registered", "right", "points")},
-            "mean_track_length": plain(self.mean_track_length),
-            "mean_reprojection_error": plain(self.mean_reprojection_error),
-            "rotation_median": plain(float(np.median(degrees)) if degrees else None),
-            "position_median": plain(float(np.median(fractions)) if fractions else None),
+            "mean_track_length": rounded(self.mean_track_length),
+            "mean_reprojection_error": rounded(self.mean_reprojection_error),
+            "rotation_median": rounded(float(np.median(degrees)) if degrees else None),
+            "position_median": rounded(float(np.median(fractions)) if fractions else None),
             "columns": ["image", "rotation_error", "position_error"],
-            "rows": [[name, plain(rotation), plain(position)] for name, rotation, position in rows],
+            "rows": [[name, rounded(rotation), rounded(position)] for name, rotation, position in rows],
         }
 
 
@@ -368,7 +369,7 @@ def sum_up(scores: Sequence[SceneScore]) -> dict[str, Any]:
 
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    return plain(float(np.mean(known))) if known else None
+    return rounded(float(np.mean(known))) if known else None
 
 
 def score_structure(photos: ScenePhotos, database: Path, place: Path, report: StructureReport | None) -> StructureScore:

@@ -5,16 +5,16 @@ Sections are the paper's tables and figures. Those without a run name the comman
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from logpolar.evaluation.protocol import draw_figures, made_by, markdown_table
+from logpolar.evaluation.protocol import draw_figures, made_by
 from logpolar.evaluation.report import paper_numbers as paper
 from logpolar.evaluation.report.runs import Run
 from logpolar.storage.atomic_io import write_whole
+from logpolar.storage.documents import markdown_table, write_json
 
 NONE = "–"
 """For a missing counterpart in the paper, or a missing value."""
@@ -111,7 +111,7 @@ def write_report(output: Path, sections: Sequence[Section], runs: Sequence[Run])
         "sections": [section.to_dict(linked) for section in sections],
         "figures_left_out": reason,
     }
-    write_whole(folder / "report.json", (json.dumps(document, indent=2) + "\n").encode())
+    write_json(folder / "report.json", document)
     write_whole(markdown, _markdown(sections, runs, linked, reason).encode())
     return [markdown.name, (place / "report.json").as_posix(), *linked.values()]
 
