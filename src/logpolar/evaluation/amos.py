@@ -9,8 +9,8 @@ Layout of the folder, as published:
 
 For each LAF two images of its view are drawn, with the same keypoint in both: at xy, upright, ``size`` =
 sqrt(det A + 1e-10). A LAF's scale is about the half-width of a patch, 16 px and more, not the diameter of a SIFT
-keypoint. A descriptor of support lambda reads a disc of radius R = lambda / 2 * size: lambda = 2 reads the patch itself,
-lambda = 12 six times its half-width, and lambda = 96 mostly the continuation of the image past its borders.
+keypoint. A descriptor of support lambda reads a disc of radius R = lambda / 2 * size: lambda = 2 reads the patch
+itself, lambda = 12 six times its half-width, and lambda = 96 mostly the continuation of the image past its borders.
 """
 
 from __future__ import annotations
@@ -265,7 +265,9 @@ def _list_images(folder: Path, views: list[str], used: list[str]) -> tuple[dict[
             raise LogpolarError(f"{lists}: an image of the view '{view}' is listed twice")
         absent = [path for path in paths if not path.is_file()]
         if absent:
-            raise LogpolarError(f"{absent[0]}: no such image, though listed in {_LISTS} ({len(absent)} such in the view)")
+            raise LogpolarError(
+                f"{absent[0]}: no such image, though listed in {_LISTS} ({len(absent)} such in the view)"
+            )
     return images, _LISTS if lists.exists() else f"folders, sorted ({_LISTS} is missing)"
 
 

@@ -63,7 +63,9 @@ def plot_ranks(places: Sequence[int], fractions: Mapping[str, NDArray[np.floatin
     for number, (name, values) in enumerate(fractions.items()):
         label = f"{name} ({values[0]:.3f} at 1)"
         axis.plot(places, values, label=label, drawstyle="steps-post", **_style(number, marked=False))
-    axis.set(xscale="log", xlim=(1, max(places)), xlabel="rank", ylabel="fraction of matches with that rank or a better one")
+    axis.set(
+        xscale="log", xlim=(1, max(places)), xlabel="rank", ylabel="fraction of matches with that rank or a better one"
+    )
     axis.xaxis.set_major_formatter("{x:g}")
     lowest = min(float(np.min(values)) for values in fractions.values())
     axis.set_ylim(max(0, math.floor(10 * lowest - 0.5) / 10), 1.005)

@@ -1,7 +1,7 @@
 """HPatches: ranks of corresponding keypoints, and accuracy of matches; the paper's Table 3.
 
-Mode ``paper``: the correspondences of a split are one pool, see ``metrics.pooled_ranks``. Mode ``full``: ranks are among
-the keypoints of the second image, see ``evaluation.pairs``, and figures are unweighted means of pairs.
+Mode ``paper``: the correspondences of a split are one pool, see ``metrics.pooled_ranks``. Mode ``full``: ranks are
+among the keypoints of the second image, see ``evaluation.pairs``, and figures are unweighted means of pairs.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class HPatches(Protocol):
         self.data = listing_identity(self._folder, files)
 
     def score(self, method: Method) -> Scores:
-        source, found = method.source or self.source, Scores()
+        source, found = self.source_of(method), Scores()
         settings = {"max_size": self._base.max_size, "opencv": cv2.__version__, **source.settings}
         with self.cache(method, self.data, settings) as views:
             for at in dict.fromkeys([self._base, *self._rotated, *self._zoomed]):

@@ -146,7 +146,9 @@ def _enlarge(gray: FloatArray, factor: float) -> tuple[FloatArray, Matrix]:
     height, width = gray.shape
     size = round(width * factor), round(height * factor)
     large = cv2.resize(gray, size, interpolation=cv2.INTER_CUBIC)
-    return np.asarray(np.clip(large, 0, 1), np.float32), resize_matrix((width, height), size)  # cubic interpolation overshoots
+    return np.asarray(np.clip(large, 0, 1), np.float32), resize_matrix(
+        (width, height), size
+    )  # cubic interpolation overshoots
 
 
 def _find_sequences(folder: Path, skip: bool) -> list[Path]:

@@ -53,6 +53,7 @@ from logpolar.evaluation.protocol import (
     percent,
 )
 from logpolar.keypoints import Keypoints
+from logpolar.storage.documents import rounded
 
 MISMATCH_EDGES = tuple(np.geomspace(1, 4, 7).tolist())
 """Classes of the scale mismatch, equally wide in its logarithm; 2x is an edge."""

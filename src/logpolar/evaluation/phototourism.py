@@ -119,9 +119,7 @@ class PhotoTourism(Protocol):
         return found
 
     def _describe(self, method: Method, scene: PreparedScene) -> dict[int, DescribedImage]:
-        source = method.source or self.source
-        assert source is not None
-        settings = {"opencv": cv2.__version__, **source.settings}
+        settings = {"opencv": cv2.__version__, **self.source_of(method).settings}
         with self.cache(method, scene.scene.identity(), settings) as views:
             return describe_images(scene, views, method.source, bar(f"{scene.scene.name}, {method.name}"))
 

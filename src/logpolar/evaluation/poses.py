@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from logpolar.errors import MissingExtraError
-from logpolar.storage.documents import rounded
 from logpolar.geometry.cameras import Camera, Matrix, direction_degrees, rotation_degrees
 from logpolar.geometry.two_view import Points, estimate_essential, to_rays
+from logpolar.storage.documents import rounded
 
 NO_POSE = (180.0, 180.0)
 """Errors, in degrees, where no pose could be found."""

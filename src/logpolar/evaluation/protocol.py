@@ -83,6 +83,12 @@ class Protocol(ABC):
         """Describes views of the data, each once; ``settings`` decide which keypoints are described."""
         return DescriptorCache(self.run.cache, method, self.cached_as or self.name, data, settings)
 
+    def source_of(self, method: Method) -> KeypointSource:
+        """Of the keypoints that a method describes."""
+        source = method.source or self.source
+        assert source is not None
+        return source
+
     @abstractmethod
     def score(self, method: Method) -> Any:
         """The score of a method."""
@@ -265,5 +271,3 @@ def percent(fraction: float | None, digits: int = 2) -> str:
 
 def decimal(value: float | None, digits: int = 4) -> str:
     return "" if value is None or math.isnan(value) else f"{value:.{digits}f}"
-
-

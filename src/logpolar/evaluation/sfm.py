@@ -12,7 +12,7 @@ import json
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -331,8 +331,8 @@ class StructureScore:
             **{name: getattr(self, name) for name in ("reduced_registered", "right", "points")},
             "mean_track_length": rounded(self.mean_track_length),
             "mean_reprojection_error": rounded(self.mean_reprojection_error),
-            "rotation_median": rounded(float(np.median(degrees)) if degrees else None),
-            "position_median": rounded(float(np.median(fractions)) if fractions else None),
+            "rotation_median": rounded(_median(degrees)),
+            "position_median": rounded(_median(fractions)),
             "columns": ["image", "rotation_error", "position_error"],
             "rows": [[name, rounded(rotation), rounded(position)] for name, rotation, position in rows],
         }
@@ -365,6 +365,10 @@ def sum_up(scores: Sequence[SceneScore]) -> dict[str, Any]:
         **{name: round(sum(one[name] for one in each), 5) for name in counts},
         **{name: _mean([one[name] for one in each]) for name in _FIGURES},
     }
+
+
+def _median(values: Sequence[float]) -> float:
+    return float(np.median(values)) if values else math.nan
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

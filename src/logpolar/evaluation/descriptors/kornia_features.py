@@ -148,7 +148,9 @@ def _load(spec: Spec, module: nn.Module, weights: Any) -> None:
     try:
         for name in ("state_dict", "extractor"):
             weights = weights.get(name, weights)
-        lacking = module.load_state_dict(weights, strict=spec.file != "ALIKED").missing_keys  # its published files have more
+        lacking = module.load_state_dict(
+            weights, strict=spec.file != "ALIKED"
+        ).missing_keys  # its published files have more
         if lacking:
             raise KeyError(lacking[0])
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
@@ -167,7 +169,9 @@ def _runner(spec: Spec, module: nn.Module, device: str) -> Callable[..., Any]:
         except (LogpolarError, KeyboardInterrupt):
             raise
         except Exception as error:  # of any kind: kornia's, torch's, shapes
-            raise spec.error(f"fails on an image of {gray.shape[1]} x {gray.shape[0]} ({in_one_line(error)})") from error
+            raise spec.error(
+                f"fails on an image of {gray.shape[1]} x {gray.shape[0]} ({in_one_line(error)})"
+            ) from error
 
     return run
 

@@ -30,9 +30,9 @@ def _drawing(module: str, function: str, *arguments: Any) -> Callable[[], Any]:
 def sampling_patterns() -> Section:
     section = Section(
         "Fig. 1: Pooling and sampling",
-        "Drawn with this library's patterns on the shipped photo. SIFT and others pool features over regions whose size "
-        "follows the keypoint's: at another scale they cover other regions of the image. Log-polar patches are shifted "
-        "instead.",
+        "Drawn with this library's patterns on the shipped photo. SIFT and others pool features over regions whose "
+        "size follows the keypoint's: at another scale they cover other regions of the image. Log-polar patches are "
+        "shifted instead.",
         "",
     )
     caption = "Pooling and sampling as the size of a keypoint is 1, 2 and 4 times as large"
