@@ -19,7 +19,8 @@ from logpolar.features.extractor import Extractor
 from logpolar.features.files import FeatureFile, FeatureWriter
 from logpolar.models import load_model, save_variant
 from logpolar.models.cards import Variant
-from logpolar.models.runtimes import OnnxRuntime, check_patches
+from logpolar.models.runtimes.base import check_patches
+from logpolar.models.runtimes.onnxruntime_cpu import OnnxruntimeDescriber
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +97,7 @@ class TestResult:
         (tmp_path / "sitecustomize.py").write_text(code)
         model = load_model("logpolar-96-small")
         card = replace(model.card, name="half", variant=Variant("bfloat16", model.name, model.digest))
-        check = OnnxRuntime(model).describe(check_patches(32, 32))
+        check = OnnxruntimeDescriber(model).describe_patches(check_patches(32, 32))
         save_variant(tmp_path / "half.safetensors", model.weights, model.graph, card, check)
         options = ["--model", tmp_path / "half.safetensors", "--runtime", "openvino", "--jobs", jobs]
         command = [sys.executable, "-m", "logpolar", "extract", folder, "-o", tmp_path / "out.h5", *options]
