@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from logpolar.features.features import Features
-from logpolar.images import read_gray, shrink, to_gray
+from logpolar.images import downscale, read_gray, to_gray
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import Detector, FeatureDetector, SiftDetector
 from logpolar.models import Model, load_model
@@ -73,7 +73,7 @@ class Extractor:
         """
         gray = read_gray(image) if isinstance(image, str | Path) else to_gray(image)
         height, width = gray.shape
-        small = shrink(gray, self.max_size)
+        small = downscale(gray, self.max_size)
         factor_y, factor_x = small.shape[0] / height, small.shape[1] / width
         if keypoints is None:
             scaled = self.detector(small)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import numpy as np
-import onnxruntime
 
 from logpolar.errors import ModelError, in_one_line
 from logpolar.models.files import Model
@@ -20,6 +19,8 @@ class OnnxruntimeDescriber(PatchDescriber):
     """
 
     def __init__(self, model: Model, chunk: int = 32, threads: int = 0) -> None:
+        import onnxruntime  # here, for it takes long to load
+
         self.chunk, self.sampling = chunk, model.sampling
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
