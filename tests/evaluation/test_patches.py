@@ -8,9 +8,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from dataset_files import make_image, make_pair, write
+from dataset_files import SETTINGS, SUMMARY, make_image, make_pair
 from function_describer import FunctionDescriber
 from logpolar.datasets.correspondences import Correspondences
+from logpolar.datasets.writing import CorrespondenceWriter
 from logpolar.errors import LogpolarError
 from logpolar.evaluation.descriptors.registry import Method
 from logpolar.evaluation.metrics import threshold95
@@ -175,6 +176,12 @@ class TestMean:
         np.testing.assert_array_equal(mean.counts, few.classes.counts + many.classes.counts)
 
 
+def write_scene(path, images, pairs) -> None:
+    with CorrespondenceWriter(path, SETTINGS) as writer:
+        writer.add(images, pairs)
+        writer.finish(SUMMARY)
+
+
 def described(path, describe, **options):
     """The pairs of the one scene in a file."""
     protocol = Patches(RunOptions((), path.parent, path.parent), [path], PatchesOptions(**options))
@@ -187,7 +194,7 @@ class TestFixedSize:
     def test_scene(self, tmp_path):
         """What is described has the new sizes, and the scale ratio is theirs."""
         images = [make_image(name, 60, "test", seed) for seed, name in enumerate(("a", "b"))]
-        write(tmp_path / "scene.h5", images, [make_pair(*images, 25)])
+        write_scene(tmp_path / "scene.h5", images, [make_pair(*images, 25)])
         sizes = []
 
         def describe(view, keypoints):
@@ -202,6 +209,6 @@ class TestFixedSize:
         np.testing.assert_allclose(pair.correspondences.log_scale_ratio, -np.log(zoom), atol=1e-5)
 
     def test_nothing_there(self, tmp_path):
-        write(tmp_path / "scene.h5", [make_image("a"), make_image("b", seed=1)], [])
+        write_scene(tmp_path / "scene.h5", [make_image("a"), make_image("b", seed=1)], [])
         with pytest.raises(LogpolarError, match="split test"):
             described(tmp_path / "scene.h5", lambda view, keypoints: unit(np.ones((len(keypoints), 2))), split="test")

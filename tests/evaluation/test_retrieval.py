@@ -7,7 +7,14 @@ import pytest
 
 from logpolar.datasets.correspondences import Correspondences
 from logpolar.evaluation.pairs import DescribedImages
-from logpolar.evaluation.retrieval import RetrievalOptions, RetrievalResult, draw_pool, mean_fractions, retrieve, summarise
+from logpolar.evaluation.retrieval import (
+    RetrievalOptions,
+    RetrievalResult,
+    draw_pool,
+    mean_fractions,
+    retrieve,
+    summarise,
+)
 from logpolar.keypoints import Keypoints
 
 
@@ -71,7 +78,10 @@ class TestByHand:
 class TestDraws:
     @pytest.mark.parametrize("sizes", [(500, 3000), (10, 3000), (500, 20), (10, 20)])
     def test_by_loops(self, sizes):
-        pairs, options = [make_random(seed, 25, 120) for seed in range(4)], RetrievalOptions(seed=7, matches=sizes[0], distractors=sizes[1])
+        pairs, options = (
+            [make_random(seed, 25, 120) for seed in range(4)],
+            RetrievalOptions(seed=7, matches=sizes[0], distractors=sizes[1]),
+        )
         expected = []
         for pair in pairs:
             rows, distractors = draw_pool(pair, options, np.random.default_rng([7, pair.number]))

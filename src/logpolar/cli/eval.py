@@ -71,11 +71,12 @@ _DETECTOR = click.option(
 )
 
 
-def _protocol(kind: type[Any], *more: Callable[[Command], Command]) -> Callable[[Command], Command]:
+def _protocol(kind: type[Any], *more: Callable[[Any], Any]) -> Callable[[Command], Command]:
     """The options of a protocol, and those of every run."""
+    options: list[Callable[[Any], Any]] = [*_RUN, engine_options, *more, settings_options(kind)]
 
     def decorate(command: Command) -> Command:
-        for option in reversed((*_RUN, engine_options, *more, settings_options(kind))):
+        for option in reversed(options):
             command = option(command)
         return command
 
@@ -87,7 +88,7 @@ def _evaluate(protocol: str, kind: type[Any], values: dict[str, Any]) -> None:
     from logpolar.evaluation.protocol import evaluate
 
     engine = {name: values.pop(name) for name in ENGINE}
-    run = RunOptions(*(values.pop(name) for name in ("specs", "output", "cache", "skip_missing")), engine)
+    run = RunOptions(**{name: values.pop(name) for name in ("specs", "output", "cache", "skip_missing")}, engine=engine)
     options = make_settings(kind, values)
     inputs = {name: value for name, value in values.items() if name not in kind.__dataclass_fields__}
     with continuing(run.cache) if run.cache else contextlib.nullcontext():

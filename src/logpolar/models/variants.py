@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from logpolar.datasets.files import CorrespondenceFile, file_names
 from logpolar.errors import LogpolarError, ModelError
 from logpolar.evaluation.pairs import Score, mean_score, score_file
-from logpolar.features.extractor import Extractor
 from logpolar.images import downscale, find_images, read_gray, to_gray
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import SiftDetector
@@ -114,15 +112,10 @@ def make_variant(path: Path, model: Model, precision: ModelPrecision, patches: F
 def measure_variant(path: Path, files: Sequence[Path], part: str | None, most: int, title: str) -> dict[str, Score]:
     """Scores of a variant and of nothing else on correspondence files, added to the card in its file."""
     variant = load_model(path)
-    extractor = Extractor(variant, max_size=None)
-    scores = {}
-
-    def describe(view: NDArray[np.uint8], keypoints: Keypoints) -> FloatArray:
-        return extractor.extract(view, keypoints).descriptors
-
+    describer, scores = open_describer(variant), {}
     for file_path, name in zip(files, file_names(files), strict=True):
         with CorrespondenceFile(file_path) as file:
-            scores[name] = score_file(file, describe, part, most)
+            scores[name] = score_file(file, describer, part, most)
     scores["mean"] = mean_score(list(scores.values()))
     figures = {name: score.to_dict() for name, score in scores.items()}
     with_figures(path, {title: figures})

@@ -137,12 +137,12 @@ class _NetworkDescriber(Describer):
     def _try_out(self) -> int:
         """The length of descriptors. Batch normalisation left in training mode shows here: it mixes the patches."""
         gray = np.random.default_rng(0).random((48, 48), np.float32)
-        keypoints = Keypoints.from_points([[16, 20], [30, 25], [22, 32]], size=[2, 3, 2])  # two would stay opposite
-        forward, backward = self.describe(gray, keypoints), self.describe(gray, keypoints[::-1])[::-1]
-        if np.abs(forward - backward).max() > 1e-3:
+        keypoints = Keypoints.from_points([[16, 20], [30, 25], [22, 32]], size=[2, 3, 2])
+        together, alone = self.describe(gray, keypoints), self.describe(gray, keypoints[:1])
+        if np.abs(together[:1] - alone).max() > 1e-3:
             file = self._spec.file
             raise self._spec.error(f"{file}: descriptors depend on the rest of the batch (still in training mode?)")
-        return int(forward.shape[1])
+        return int(together.shape[1])
 
 
 def _onnx_network(spec: Spec, content: bytes) -> tuple[Callable[[Array], FloatArray], int]:
