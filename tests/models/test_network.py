@@ -288,7 +288,7 @@ class TestGraph:
             name: values.numpy() for name, values in network.state_dict().items() if not name.endswith("tracked")
         }
         patches = random_patches(count, 24, 48)
-        found = OnnxruntimeDescriber(Model(card, weights, graph, "")).describe(patches.numpy())
+        found = OnnxruntimeDescriber(Model(card, weights, graph, "")).describe_patches(patches.numpy())
         network.eval()
         with torch.no_grad():
             expected = network(patches).numpy()
