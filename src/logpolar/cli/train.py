@@ -146,13 +146,11 @@ def recipe(name: str) -> None:
 
 def _record(output: Path, tests: list[str], options: dict[str, Any]) -> None:
     """What made the table, for `logpolar eval report`."""
-    import json
-
     from logpolar.cli.eval_output import made_by
-    from logpolar.storage.atomic_io import write_whole
+    from logpolar.storage.documents import write_json
 
     document = {"protocol": "ablation", **made_by(), "data": {"tests": tests}, "options": options}
-    write_whole(output / "ablation.json", (json.dumps(document, indent=2) + "\n").encode())
+    write_json(output / "ablation.json", document)
 
 
 def _all_changes(changes: tuple[str, ...], device: str | None) -> list[str]:

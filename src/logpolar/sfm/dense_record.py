@@ -21,7 +21,8 @@ from typing import Any, BinaryIO, TextIO
 from logpolar.errors import StorageError, in_words, some_of
 from logpolar.sfm.database_files import remove_database
 from logpolar.sfm.mapper import DATABASE
-from logpolar.storage.atomic_io import check_place, write_whole
+from logpolar.storage.atomic_io import check_place
+from logpolar.storage.documents import write_json
 
 MAPPING, UNFINISHED, LINKS = "mapping", "unfinished", "photos"
 DENSE = ("images", "stereo", "run-colmap-geometric.sh", "run-colmap-photometric.sh", "sparse")
@@ -42,7 +43,7 @@ class Record:
     format: str = _FORMAT
 
     def save(self, workspace: Path) -> None:
-        write_whole(workspace / _RECORD, json.dumps(asdict(self), indent=1).encode())
+        write_json(workspace / _RECORD, asdict(self), indent=1)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 from logpolar.errors import LogpolarError, StorageError
 from logpolar.sfm.database_files import connect
 from logpolar.sfm.pycolmap_compat import colmap_errors, import_pycolmap, quiet, set_known
-from logpolar.storage.atomic_io import write_whole
+from logpolar.storage.documents import write_json
 
 DATABASE, MODELS, REPORT = "database.db", "sparse", "report.json"
 """What a folder of models holds. The report also marks the folder as ours."""
@@ -140,7 +140,7 @@ def map_database(
         mean_reprojection_error=best.compute_mean_reprojection_error(),
         made_of=made_of,
     )
-    write_whole(output / REPORT, (json.dumps(asdict(report), indent=1) + "\n").encode())
+    write_json(output / REPORT, asdict(report), indent=1)
     return report
 
 
@@ -185,4 +185,4 @@ def claim_folder(output: Path, *made: str) -> None:
 
 def mark_unfinished(output: Path) -> None:
     """Replace the report by one that says only whose folder this is; to be called before anything in it changes."""
-    write_whole(output / REPORT, b'{"made_of": ""}\n')
+    write_json(output / REPORT, {"made_of": ""})

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from logpolar.errors import LogpolarError, MissingExtraError, StorageError
+from logpolar.errors import LogpolarError, MissingExtraError, StorageError, first_line
 
 
 def import_pycolmap(what: str) -> Any:
@@ -50,8 +50,7 @@ def colmap_errors(what: str) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, ValueError, IndexError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise StorageError(f"{what} ({reason})") from error
+        raise StorageError(f"{what} ({first_line(error)})") from error
 
 
 def open_database(path: Path) -> Any:

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from logpolar.datasets.files import CorrespondenceFile, file_names
-from logpolar.evaluation.descriptors.torch_describer import torch_describer
-from logpolar.evaluation.pairs import Score, mean_score, score_file
-from logpolar.models import load_model
+from logpolar.evaluation.pairs import Score, describe_views, mean_score, score_file
+from logpolar.models.describers import open_describer
 from logpolar.sampling.patterns import Cartesian, LogPolar, Pattern
 from logpolar.storage.atomic_io import write_whole
+from logpolar.storage.documents import markdown_table, write_json
 from logpolar.training.config import find_files
 from logpolar.training.data import load_training_data
 from logpolar.training.distributed import World
@@ -85,14 +85,13 @@ def _scores(
 ) -> dict[str, Score]:
     """Scores by file; ``target`` keeps those that were computed before."""
     known = json.loads(target.read_text()) if target.exists() else {}
-    loaded = load_model(model)
-    describe = torch_describer(loaded.network().to(device), loaded.sampling, device)
+    describe = describe_views(open_describer(model, device=device, precision="float32", runtime="torch"))
     names = file_names(files)
     for path, name in zip(files, names, strict=True):
         if name not in known:
             with CorrespondenceFile(path) as file:
                 known[name] = score_file(file, describe, part, pairs).to_dict()
-            write_whole(target, json.dumps(known, indent=2).encode())
+            write_json(target, known)
     scores = {name: Score.from_dict(known[name]) for name in names}
     return {name: score for name, score in scores.items() if score.pairs}
 
@@ -113,10 +112,7 @@ def table_csv(rows: Sequence[AblationRow]) -> str:
 def table_markdown(rows: Sequence[AblationRow]) -> str:
     """The paper's table: FPR95 in percent, mean of the files, by pattern and lambda; and rank-1 below."""
     lambdas = list(dict.fromkeys(row.lambda_ for row in rows))
-    lines = [
-        "| lambda | " + " | ".join(f"{lambda_:g}" for lambda_ in lambdas) + " |",
-        "|---" * (len(lambdas) + 1) + "|",
-    ]
+    lines = []
     for title, name, factor, digits in (
         ("FPR95 %", "fpr95", 100, 3),
         ("rank-1", "rank1", 1, 4),
@@ -125,5 +121,5 @@ def table_markdown(rows: Sequence[AblationRow]) -> str:
         for kind in dict.fromkeys(row.pattern for row in rows):
             cells = {row.lambda_: factor * getattr(row.mean, name) for row in rows if row.pattern == kind}
             shown = [f"{cells[lambda_]:.{digits}f}" if lambda_ in cells else "" for lambda_ in lambdas]
-            lines.append(f"| {kind}, {title} | " + " | ".join(shown) + " |")
-    return "\n".join(lines) + "\n"
+            lines.append([f"{kind}, {title}", *shown])
+    return markdown_table(["lambda", *(f"{lambda_:g}" for lambda_ in lambdas)], lines)
