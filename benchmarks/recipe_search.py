@@ -23,7 +23,7 @@ from logpolar.evaluation.pairs import mean_score, score_file
 from logpolar.models import load_model
 from logpolar.training.config import find_files, read_config
 from logpolar.training.data import TrainingData, load_training_data
-from logpolar.training.distributed import World
+from logpolar.training.processes import World
 from logpolar.training.run import train
 
 
