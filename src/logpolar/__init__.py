@@ -11,6 +11,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from logpolar.settings import VERSION as __version__
+
 if TYPE_CHECKING:
     from logpolar.datasets.files import CorrespondenceFile as CorrespondenceFile
     from logpolar.errors import LogpolarError as LogpolarError
@@ -31,8 +33,6 @@ if TYPE_CHECKING:
     from logpolar.sampling import ImagePyramid as ImagePyramid
     from logpolar.sampling import LogPolar as LogPolar
     from logpolar.sampling import sample_patches as sample_patches
-
-__version__ = "0.1.0"
 
 _HOME = {
     "Cartesian": "sampling",

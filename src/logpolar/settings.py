@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import field, fields
 from typing import Any, Literal, TypeAlias
 
+VERSION = "0.1.0"
+
 DEFAULT_MODEL = "logpolar-96"
 
 DEFAULT_MAX_KEYPOINTS = 2048

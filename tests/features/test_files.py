@@ -138,7 +138,7 @@ class Killed(BaseException):
     """Stands for the process being killed: nothing after it runs, no clean-up either."""
 
 
-STEPS = ["shutil.copyfile", "h5py.File", "_flush", "hardlink_to", "replace", "second replace", "during the HDF5 write"]
+STEPS = ["shutil.copyfile", "h5py.File", "flush", "hardlink_to", "replace", "second replace", "during the HDF5 write"]
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -166,8 +166,8 @@ def test_killed_at_any_step_the_file_is_whole_and_complete(tmp_path, monkeypatch
             patch.setattr(hdf5.shutil, "copyfile", die)
         elif step == "h5py.File":
             patch.setattr(hdf5.h5py, "File", die)
-        elif step == "_flush":
-            patch.setattr(hdf5, "_flush", die)
+        elif step == "flush":
+            patch.setattr(hdf5, "flush", die)
         elif step in ("hardlink_to", "replace"):
             patch.setattr(Path, step, die)
         elif step == "second replace":

@@ -150,10 +150,8 @@ def recipe(name: str) -> None:
 
 def _record(output: Path, tests: list[str], options: dict[str, Any]) -> None:
     """How the table was made, for `logpolar eval report`."""
-    import json
-
     from logpolar.cli.eval_output import made_by
-    from logpolar.storage.atomic_io import write_whole
+    from logpolar.storage.documents import write_json
 
     document = {"protocol": "ablation", **made_by(), "data": {"tests": tests}, "options": options}
-    write_whole(output / "ablation.json", (json.dumps(document, indent=2) + "\n").encode())
+    write_json(output / "ablation.json", document)

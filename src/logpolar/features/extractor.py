@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from logpolar.images import read_gray, shrink, to_gray
+from logpolar.images import downscale, read_gray, to_gray
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import Detector, SiftDetector
 from logpolar.models import Model, load_model
@@ -75,7 +75,7 @@ class Extractor:
         """
         gray = read_gray(image) if isinstance(image, str | Path) else to_gray(image)
         height, width = gray.shape
-        small = shrink(gray, self.max_size)
+        small = downscale(gray, self.max_size)
         factor_y, factor_x = small.shape[0] / height, small.shape[1] / width
         if keypoints is None:
             scaled = self.detector(small)

@@ -20,13 +20,12 @@ import cv2
 import numpy as np
 import onnxruntime
 
-from logpolar import __version__
 from logpolar.errors import MissingExtraError
 from logpolar.keypoints import Keypoints
 from logpolar.models import Model
 from logpolar.models.runtimes import OnnxRuntime
 from logpolar.sampling import Pattern, sample_patches
-from logpolar.settings import DESCRIPTOR_SIZE
+from logpolar.settings import DESCRIPTOR_SIZE, VERSION
 
 try:
     import onnx
@@ -125,7 +124,7 @@ def _checked_graph(model: Model) -> onnx.ModelProto:
 
 def _described(file: onnx.ModelProto, model: Model, convention: str) -> bytes:
     """The file's content, with all that a user must know in its metadata."""
-    file.producer_name, file.producer_version = "logpolar", __version__
+    file.producer_name, file.producer_version = "logpolar", VERSION
     file.doc_string = f"{model.name}: {convention}"
     words = {"card": model.card.to_json(), "model_hash": model.digest, "convention": convention}
     helper.set_model_props(file, {**words, "network": model.card.network.to_json()})

@@ -26,7 +26,7 @@ import numpy as np
 
 from logpolar.errors import LogpolarWarning
 from logpolar.settings import DEFAULT_MODEL
-from logpolar.storage.atomic_io import write_whole
+from logpolar.storage.documents import write_json
 
 Library: TypeAlias = Literal["openvino", "torch"]
 ReducedPrecision: TypeAlias = Literal["int8", "bfloat16"]
@@ -141,7 +141,7 @@ def _write_outcomes(outcomes: dict[str, bool]) -> None:
     with contextlib.suppress(OSError, RuntimeError):
         file = _cache_file()
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, json.dumps(outcomes, indent=1).encode())
+        write_json(file, outcomes)
 
 
 def _warn(words: str) -> None:

@@ -14,7 +14,7 @@ from logpolar.datasets.files import CorrespondenceFile, file_names
 from logpolar.errors import LogpolarError, ModelError
 from logpolar.evaluation.pairs import Score, mean_score, score_file
 from logpolar.features.extractor import Extractor
-from logpolar.images import find_images, read_gray, shrink, to_gray
+from logpolar.images import downscale, find_images, read_gray, to_gray
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import SiftDetector
 from logpolar.models import Model, load_model, save_variant
@@ -47,7 +47,7 @@ def calibration_patches(model: Model, sources: Sequence[str], max_size: int | No
     if photos:
         paths = list(find_images(photos).values())
         for number in random.permutation(len(paths))[:_MOST_IMAGES].tolist():
-            gray = shrink(read_gray(paths[number]), max_size)
+            gray = downscale(read_gray(paths[number]), max_size)
             found.append(_cut(model, gray, SiftDetector(None)(gray), random))
     patches = np.concatenate(found) if found else np.zeros((0, 1, 1), np.float32)
     if len(patches) < _LEAST_PATCHES:

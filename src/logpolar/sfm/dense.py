@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TextIO, get_args
 
-from logpolar.errors import ImageError, LogpolarError
+from logpolar.errors import ImageError, LogpolarError, first_line
 from logpolar.settings import setting
 from logpolar.sfm.dense_record import (
     DATABASE,
@@ -203,7 +203,7 @@ class _Job:
             with stderr_into(self.log) as terminal, _bar(terminal, what, total, count, self.progress) as bar:
                 yield bar
         except (RuntimeError, ValueError, IndexError, MemoryError) as error:
-            words = re.sub(r"^\[.*?\] ", "", str(error).partition("\n")[0]).strip() or type(error).__name__
+            words = re.sub(r"^\[.*?\] ", "", first_line(error)).strip()
             logged = re.findall(r"^E\d.*?\] (.*)", self.log_since(start), re.MULTILINE)
             reasons = "; ".join(dict.fromkeys([words, *logged[-1:]]))
             raise ReconstructionError(f"COLMAP could not make the {what}: {reasons} ({self.log.name})") from error

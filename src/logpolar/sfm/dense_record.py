@@ -20,13 +20,14 @@ from typing import Any, BinaryIO, TextIO
 
 from logpolar.errors import StorageError, in_words, some_of
 from logpolar.storage.atomic_io import check_place
+from logpolar.storage.documents import write_json
 
 DATABASE = ("database.db", "database.db-wal", "database.db-shm")
 MAPPING, UNFINISHED, LINKS = "mapping", "unfinished", "photos"
 DENSE = ("images", "stereo", "run-colmap-geometric.sh", "run-colmap-photometric.sh", "sparse")
 """What undistortion makes. Readers look for ``sparse``, so it is put there last."""
 
-_RECORD, _PART, _LOG = "reconstruction.json", "reconstruction.json.part", "colmap.log"
+_RECORD, _PART, _LOG = "reconstruction.json", ".reconstruction.json.half", "colmap.log"
 _FORMAT = "logpolar-reconstruction-1"
 
 
@@ -41,12 +42,7 @@ class Record:
     format: str = _FORMAT
 
     def save(self, workspace: Path) -> None:
-        part = workspace / _PART
-        with part.open("w") as file:
-            json.dump(asdict(self), file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(workspace / _RECORD)
+        write_json(workspace / _RECORD, asdict(self), indent=1)
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ from logpolar.sfm.export import CameraMode, ExportOptions, camera_mode_setting, 
 from logpolar.sfm.mapper import RegisteredImage, largest_model, map_database, registered_images
 from logpolar.sfm.pycolmap_compat import import_pycolmap
 from logpolar.storage.atomic_io import check_place, write_whole
+from logpolar.storage.documents import write_json
 
 if TYPE_CHECKING:  # the command line's options are made of this module, and the rest is slow to import
     from logpolar.features.batch import OpenExtractor
@@ -201,7 +202,7 @@ def report_models(
 
 
 def write_report(output: Path, report: StructureReport) -> None:
-    write_whole(output / REPORT, (json.dumps(asdict(report), indent=1) + "\n").encode())
+    write_json(output / REPORT, asdict(report), indent=1)
 
 
 def read_report(output: Path) -> StructureReport | None:

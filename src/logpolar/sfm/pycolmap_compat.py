@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from logpolar.errors import LogpolarError, MissingExtraError
+from logpolar.errors import first_line as first_line
 
 
 def import_pycolmap(what: str) -> Any:
@@ -63,7 +64,3 @@ def set_known(options: Any, **values: Any) -> None:
     for name, value in values.items():
         if hasattr(options, name):
             setattr(options, name, value)
-
-
-def first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -15,6 +15,7 @@ from logpolar.evaluation.pairs import Score, mean_score, score_file
 from logpolar.models import load_model
 from logpolar.sampling.patterns import Cartesian, LogPolar, Pattern
 from logpolar.storage.atomic_io import write_whole
+from logpolar.storage.documents import markdown_table, write_json
 from logpolar.training.config import find_files
 from logpolar.training.data import load_training_data
 from logpolar.training.options import TrainingConfig
@@ -91,7 +92,7 @@ def _scores(
         if name not in known:
             with CorrespondenceFile(path) as file:
                 known[name] = score_file(file, describe, split, pairs).to_dict()
-            write_whole(target, json.dumps(known, indent=2).encode())
+            write_json(target, known)
     scores = {name: Score.from_dict(known[name]) for name in names}
     return {name: score for name, score in scores.items() if score.pairs}
 
@@ -112,10 +113,7 @@ def table_csv(rows: Sequence[AblationRow]) -> str:
 def table_markdown(rows: Sequence[AblationRow]) -> str:
     """The paper's table: FPR95 in percent, mean of the files, by pattern and lambda; and rank-1 below."""
     lambdas = list(dict.fromkeys(row.lambda_ for row in rows))
-    lines = [
-        "| lambda | " + " | ".join(f"{lambda_:g}" for lambda_ in lambdas) + " |",
-        "|---" * (len(lambdas) + 1) + "|",
-    ]
+    lines = []
     for title, name, factor, digits in (
         ("FPR95 %", "fpr95", 100, 3),
         ("rank-1", "rank1", 1, 4),
@@ -124,5 +122,5 @@ def table_markdown(rows: Sequence[AblationRow]) -> str:
         for kind in dict.fromkeys(row.pattern for row in rows):
             cells = {row.lambda_: factor * getattr(row.mean, name) for row in rows if row.pattern == kind}
             shown = [f"{cells[lambda_]:.{digits}f}" if lambda_ in cells else "" for lambda_ in lambdas]
-            lines.append(f"| {kind}, {title} | " + " | ".join(shown) + " |")
-    return "\n".join(lines) + "\n"
+            lines.append([f"{kind}, {title}", *shown])
+    return markdown_table(["lambda", *(f"{lambda_:g}" for lambda_ in lambdas)], lines)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import distributed
 
-from logpolar.errors import LogpolarError
+from logpolar.errors import LogpolarError, first_line
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,7 @@ class World:
             torch.empty(0, device=device)
         except (RuntimeError, AssertionError) as error:
             known = "try cpu, or cuda with a CUDA build of torch and a GPU"
-            reason = str(error).splitlines()[0][:100]
-            raise LogpolarError(f"torch cannot use the device '{name}' ({reason}); {known}") from error
+            raise LogpolarError(f"torch cannot use the device '{name}' ({first_line(error)}); {known}") from error
         return device
 
     @contextlib.contextmanager

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from logpolar.errors import StorageError
-from logpolar.evaluation.poses.scores import plain
 from logpolar.evaluation.sfm.alignment import AGREE_DEGREES, AGREE_SHARE, PoseErrors, Poses, align, pose_errors
 from logpolar.evaluation.sfm.extractors import open_descriptor_extractor
 from logpolar.evaluation.sfm.options import StructureTest
@@ -36,6 +35,7 @@ from logpolar.sfm.pipeline import (
     reconstruct_structure,
 )
 from logpolar.sfm.workspace import read_model
+from logpolar.storage.documents import rounded
 
 Reconstruct = Callable[[Path, Path], StructureReport]
 """A folder of photos into a folder with database, models and report."""
@@ -93,7 +93,7 @@ class StructureScore:
         return {
             "images": self.images,
             "reduced": self.reduced,
-            "keypoints_mean": plain(self.keypoints),
+            "keypoints_mean": rounded(self.keypoints),
             "pairs": self.pairs,
             "verified": self.verified,
             "models": self.models,
@@ -101,12 +101,12 @@ class StructureScore:
             "reduced_registered": self.reduced_registered,
             "right": self.right,
             "points": self.points,
-            "mean_track_length": plain(self.mean_track_length),
-            "mean_reprojection_error": plain(self.mean_reprojection_error),
+            "mean_track_length": rounded(self.mean_track_length),
+            "mean_reprojection_error": rounded(self.mean_reprojection_error),
             "rotation_median": _median(self.errors.degrees),
             "position_median": _median(self.errors.shares),
             "columns": ["image", "rotation_error", "position_error"],
-            "rows": [[name, _finite(degrees), _finite(share)] for name, degrees, share in rows],
+            "rows": [[name, rounded(degrees), rounded(share)] for name, degrees, share in rows],
         }
 
 
@@ -136,15 +136,11 @@ class SceneScore:
 
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    return _finite(float(np.mean(known))) if known else None
-
-
-def _finite(value: float) -> float | None:
-    return round(value, 5) if math.isfinite(value) else None
+    return rounded(float(np.mean(known))) if known else None
 
 
 def _median(values: np.ndarray[Any, np.dtype[np.float64]]) -> float | None:
-    return _finite(float(np.median(values))) if len(values) else None
+    return rounded(float(np.median(values))) if len(values) else None
 
 
 def measure_structure(
