@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from logpolar.sampling import LogPolar as LogPolar
     from logpolar.sampling import sample_patches as sample_patches
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 _HOME = {
     "Cartesian": "sampling",
