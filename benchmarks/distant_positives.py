@@ -16,9 +16,10 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from logpolar.datasets.correspondences import Correspondences, warp_shape
+from logpolar.datasets.correspondences import Correspondences
 from logpolar.datasets.files import CorrespondenceFile
 from logpolar.features.extractor import Extractor
+from logpolar.geometry.homography import warp_shape
 from logpolar.images import to_bytes, to_gray
 from logpolar.keypoints import Keypoints
 from logpolar.sampling import Cartesian, ImagePyramid

@@ -18,13 +18,13 @@ from pathlib import Path
 import numpy as np
 
 from common import save
-from logpolar.datasets.correspondences import warp_points
 from logpolar.datasets.depth import Planes, fit_planes, nearest
 from logpolar.datasets.options import PairRules, SceneOptions
 from logpolar.datasets.scenes import confirming_views
 from logpolar.datasets.views import read_surface
 from logpolar.datasets.visibility import Pair, select_pairs, shared_points
 from logpolar.geometry.cameras import Transfer
+from logpolar.geometry.homography import warp_points
 from logpolar.sfm.workspace import Scene, read_workspace
 
 OPTIONS = SceneOptions()

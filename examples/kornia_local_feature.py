@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from kornia import feature
 
-from logpolar.images import shrink, to_gray
+from logpolar.images import downscale, to_gray
 from logpolar.integrations.kornia import LogPolarDescriptor
 from logpolar.viewing.demo import demo_pair
 
-photo = torch.from_numpy(shrink(to_gray(demo_pair().first), 256))[None, None]
+photo = torch.from_numpy(downscale(to_gray(demo_pair().first), 256))[None, None]
 turned = photo.rot90(1, (2, 3))
 
 detector = feature.MultiResolutionDetector(feature.CornerGFTT(), num_features=120, ori_module=feature.LAFOrienter(19))

@@ -11,11 +11,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from logpolar.settings import VERSION as __version__
+
 if TYPE_CHECKING:
     from logpolar.datasets.files import CorrespondenceFile as CorrespondenceFile
     from logpolar.errors import LogpolarError as LogpolarError
     from logpolar.features.extractor import Extractor as Extractor
-    from logpolar.features.extractor import Features as Features
+    from logpolar.features.features import Features as Features
     from logpolar.features.files import FeatureFile as FeatureFile
     from logpolar.geometry.two_view import estimate_essential as estimate_essential
     from logpolar.geometry.two_view import estimate_fundamental as estimate_fundamental
@@ -32,15 +34,13 @@ if TYPE_CHECKING:
     from logpolar.sampling import LogPolar as LogPolar
     from logpolar.sampling import sample_patches as sample_patches
 
-__version__ = "0.2.0.dev0"
-
 _HOME = {
     "Cartesian": "sampling",
     "CorrespondenceFile": "datasets.files",
     "Extractor": "features.extractor",
     "FeatureDetector": "keypoints.detection",
     "FeatureFile": "features.files",
-    "Features": "features.extractor",
+    "Features": "features.features",
     "Keypoints": "keypoints",
     "ImagePyramid": "sampling",
     "LogPolar": "sampling",

@@ -1,34 +1,39 @@
-"""The errors a user can mend. The command line prints each as one line and exits with code 2."""
+"""Errors that users can fix. The command line prints one line and exits with code 2."""
 
 from collections.abc import Sequence
 
 
 def in_words(error: OSError) -> str:
-    """What the system says went wrong, to follow a file's name."""
+    """The system's reason, to follow a file name."""
     return (error.strerror or str(error)).lower()
 
 
-def in_one_line(error: Exception, most: int = 200) -> str:
-    """What a library says, which may be pages, in so many characters."""
-    words = " ".join(str(error).split())
-    return words if len(words) <= most else f"{words[:most]}..."
+def in_one_line(error: Exception, limit: int = 200) -> str:
+    """Type and message of a library's error, which may be pages long, in one line."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return text if len(text) <= limit else f"{text[:limit]}..."
+
+
+def first_line(error: Exception) -> str:
+    """First line of an error's message, or its type if it has none."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def some_of(names: Sequence[str]) -> str:
-    """The first three of many names."""
+    """The first three names of many."""
     return ", ".join(names[:3]) + ", ..." * (len(names) > 3)
 
 
 class LogpolarWarning(UserWarning):
-    """Something else is done than was asked for. The command line prints it as one line and goes on."""
+    """Something other than requested is done. The command line prints one line and continues."""
 
 
 class LogpolarError(Exception):
-    """Base of every error about files, images, keypoints and installs; an impossible option is a ``ValueError``."""
+    """Base of all errors about files, images, keypoints and installs; invalid options raise ``ValueError``."""
 
 
 class ImageError(LogpolarError):
-    """A file or an array that cannot be used as an image."""
+    """A file or array that cannot be used as an image."""
 
 
 class KeypointError(LogpolarError):
@@ -36,11 +41,11 @@ class KeypointError(LogpolarError):
 
 
 class ModelError(LogpolarError):
-    """A model that does not exist, or a file that is no logpolar model."""
+    """A model that does not exist, or a file that is not a logpolar model."""
 
 
 class StorageError(LogpolarError):
-    """A file of features or correspondences, a workspace or a model that cannot be read or continued."""
+    """A feature, match or correspondence file, a workspace or a database that cannot be read or continued."""
 
 
 class MissingExtraError(LogpolarError):

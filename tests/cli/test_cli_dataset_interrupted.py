@@ -73,7 +73,7 @@ from logpolar.storage import hdf5
 from logpolar.cli import main
 from logpolar.datasets import building, homographies, scenes
 
-flush, in_batches = hdf5._flush, building.in_batches
+flush, in_batches = hdf5.flush, building.in_batches
 
 def flush_slowly(path):
     time.sleep(0.02)
@@ -83,7 +83,7 @@ def one_by_one(items, size, store):
     in_batches(items, 1, store)
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # shells turn it off for what runs in the background
-hdf5._flush = flush_slowly
+hdf5.flush = flush_slowly
 homographies.in_batches = scenes.in_batches = one_by_one
 main()
 """

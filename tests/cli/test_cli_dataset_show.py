@@ -11,12 +11,12 @@ from matplotlib.figure import Figure
 
 from dataset_commands import NOTHING_FOUND, make_empty, make_file, run
 from helpers import assert_one_error
+from logpolar.datasets import pictures
 from logpolar.datasets.correspondences import Correspondences
 from logpolar.datasets.files import CorrespondenceFile
 from logpolar.datasets.writing import CorrespondenceWriter, ImageRecord, PairRecord
 from logpolar.features.files import FeatureWriter
 from logpolar.keypoints import Keypoints
-from logpolar.viewing import plotting
 
 
 class TestShow:
@@ -86,9 +86,7 @@ class TestPictures:
         assert (tmp_path / "out" / "pairs.jpg").exists()
 
     def test_count_part_and_seed(self, photo_file, tmp_path, monkeypatch):
-        monkeypatch.setattr(
-            plotting, "plot_statistics", lambda *arguments: Figure()
-        )  # which takes long, and others test
+        monkeypatch.setattr(pictures, "plot_statistics", lambda *arguments: Figure())  # slow, and tested elsewhere
 
         def pages(*options):
             assert run("show", photo_file, "-o", tmp_path, *options).exit_code == 0

@@ -1,16 +1,11 @@
 from __future__ import annotations
 
-import json
-import platform
 import sys
 
-import cv2
-import h5py
 import numpy as np
 import pytest
 
-from logpolar import __version__
-from logpolar.datasets.building import in_batches, read_report, sift, split_images, versions, with_progress
+from logpolar.datasets.building import in_batches, read_report, sift, split_images, with_progress
 from logpolar.datasets.options import KeypointRules, SplitRules
 from logpolar.datasets.writing import CorrespondenceWriter, ImageRecord
 from logpolar.errors import StorageError
@@ -142,10 +137,3 @@ def test_sift_keeps_the_rules(gray):
     assert len(sift(KeypointRules(max_keypoints=30))(gray)) == 30
     faint, clear = (len(sift(KeypointRules(contrast=value))(gray[:200, :200])) for value in (0.01, 0.05))
     assert clear < faint
-
-
-def test_versions_are_text_that_says_what_made_the_file():
-    found = versions()
-    assert json.loads(json.dumps(found)) == found
-    assert (found["logpolar"], found["python"]) == (__version__, platform.python_version())
-    assert (found["opencv"], found["h5py"], found["numpy"]) == (cv2.__version__, h5py.__version__, np.__version__)

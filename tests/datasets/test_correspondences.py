@@ -5,12 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from logpolar.datasets.correspondences import (
-    PAIR_CAUSES,
-    find_correspondences,
-    warp_points,
-    wrap_degrees,
-)
+from logpolar.datasets.correspondences import PAIR_CAUSES, find_correspondences
 from logpolar.datasets.options import CorrespondenceRules
 from logpolar.keypoints import Keypoints
 
@@ -93,31 +88,6 @@ def scene():
 @pytest.fixture(scope="module")
 def truth(scene):
     return candidates_by_loops(*scene, TILTED, ALL)
-
-
-class TestWarp:
-    def test_points(self):
-        xy = np.random.default_rng(0).uniform(-50, 300, (20, 2))
-        expected = [warp_one(TILTED, *point) for point in xy.tolist()]
-        np.testing.assert_allclose(warp_points(TILTED, xy)[0], expected, rtol=1e-12)
-
-    def test_jacobian_by_finite_differences(self):
-        xy = np.random.default_rng(0).uniform(-50, 300, (20, 2))
-        _, jacobian = warp_points(TILTED, xy)
-        for axis in (0, 1):
-            step = np.zeros(2)
-            step[axis] = 1e-4
-            difference = (warp_points(TILTED, xy + step)[0] - warp_points(TILTED, xy - step)[0]) / 2e-4
-            np.testing.assert_allclose(jacobian[:, :, axis], difference, atol=1e-7)
-
-    def test_scale_of_the_homography_does_not_matter(self):
-        xy = np.random.default_rng(0).uniform(0, 300, (5, 2))
-        for one, other in zip(warp_points(TILTED, xy), warp_points(-3 * TILTED, xy), strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-12)
-
-    def test_wrapped_angles(self):
-        angles = np.array([0, 179.5, 180, -180, -180.5, 359, -359, 725])
-        np.testing.assert_allclose(wrap_degrees(angles), [0, 179.5, -180, -180, 179.5, -1, 1, 5])
 
 
 class TestRules:

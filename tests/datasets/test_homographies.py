@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from logpolar.datasets import homographies
-from logpolar.datasets.correspondences import warp_points, wrap_degrees
 from logpolar.datasets.homographies import change_light, make_photo_pair, make_view_pair
 from logpolar.datasets.options import CorrespondenceRules, KeypointRules, ViewOptions
+from logpolar.geometry.homography import warp_points, wrap_degrees
 from logpolar.images import encode_gray, to_bytes
 
 OPTIONS = ViewOptions(min_side=90, rules=CorrespondenceRules(max_count=40))

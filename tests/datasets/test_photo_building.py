@@ -10,11 +10,11 @@ import pytest
 from helpers import assert_same_content
 from logpolar.datasets import homographies
 from logpolar.datasets.building import sift
-from logpolar.datasets.correspondences import warp_points, warp_shape, wrap_degrees
 from logpolar.datasets.files import CorrespondenceFile
 from logpolar.datasets.homographies import build_photos, make_photo_pair, make_view_pair
 from logpolar.datasets.options import CorrespondenceRules, PhotoOptions, SplitRules, ViewOptions
 from logpolar.errors import ImageError, StorageError
+from logpolar.geometry.homography import warp_points, warp_shape, wrap_degrees
 from logpolar.images import to_gray
 from logpolar.keypoints import Keypoints
 

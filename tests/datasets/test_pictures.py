@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from logpolar.datasets import pictures
 from logpolar.datasets.correspondences import Correspondences
 from logpolar.datasets.files import CorrespondenceFile
-from logpolar.datasets.pictures import choose_pairs, draw_depths, draw_pairs, draw_patches
+from logpolar.datasets.pictures import choose_pairs, draw_depths, draw_pairs, draw_patches, plot_statistics
+from logpolar.datasets.statistics import Statistics
 from logpolar.datasets.writing import CorrespondenceWriter, ImageRecord, PairRecord
 from logpolar.images import encode_gray
 from logpolar.keypoints import Keypoints
@@ -210,3 +212,55 @@ class TestPatches:
         images = [make_image("a", 50), make_image("b", 200)]
         page = draw_patches(open_file(images, [make_pair(*images, [1.3])]), [0], *PATTERNS)
         assert page.ndim == 3
+
+
+@pytest.fixture(scope="module")
+def axes():
+    """Of five correspondences."""
+    ratio = np.log(np.array([1, 1.1, 2.1, 0.26, 7.9], np.float32))
+    residual = np.array([0, -24.9, 7.5, 7.6, 24.9], np.float32)
+    rejects = {"no depth": 30, "depth edge": 0, "occluded": 4}
+    figure = plot_statistics(Statistics(ratio, residual, rejects), "scene.h5")
+    assert figure.get_suptitle() == "scene.h5"
+    FigureCanvasAgg(figure).draw()
+    return figure.axes
+
+
+class TestStatistics:
+    def counts(self, axis) -> dict[float, int]:
+        """Bars that are not empty, by their middle."""
+        bars = {round(bar.get_x() + bar.get_width() / 2, 2): int(bar.get_height()) for bar in axis.patches}
+        return {middle: count for middle, count in bars.items() if count}
+
+    def test_scale_ratios_in_octaves(self, axes):
+        assert self.counts(axes[0]) == {0.05: 1, 0.15: 1, 1.05: 1, -1.95: 1, 2.95: 1}
+
+    def test_orientation_residuals_in_degrees(self, axes):
+        assert self.counts(axes[1]) == {0.5: 1, -24.5: 1, 7.5: 2, 24.5: 1}
+
+    def test_classes_of_both(self, axes):
+        texts = {(int(x), int(y)): int(text.get_text()) for text in axes[2].texts for x, y in [text.get_position()]}
+        assert len(texts) == 5 * 7
+        assert {place: count for place, count in texts.items() if count} == {
+            (0, 0): 1,
+            (0, 4): 1,
+            (3, 1): 1,
+            (5, 1): 1,
+            (6, 4): 1,
+        }
+        assert [label.get_text() for label in axes[2].get_xticklabels()][:2] == ["1-1.25x", "1.25-1.5x"]
+        assert axes[2].get_xticklabels()[-1].get_text() == "> 4x"
+        assert axes[2].get_yticklabels()[-1].get_text() == "20-25°"
+
+    def test_causes_of_rejection_that_occurred(self, axes):
+        bars = [bar.get_width() for bar in axes[3].patches]
+        labels = [label.get_text() for label in axes[3].get_yticklabels()]
+        assert dict(zip(labels, bars, strict=True)) == {"no depth": 30, "occluded": 4}
+        assert labels[-1] == "no depth"  # at the top
+
+    def test_nothing_was_rejected(self, recwarn):
+        one = np.zeros(1, np.float32)
+        figure = plot_statistics(Statistics(one, one, {"no depth": 0}), "perfect")
+        FigureCanvasAgg(figure).draw()
+        assert figure.axes[3].patches[:] == []
+        assert not recwarn.list

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import h5py
@@ -9,7 +11,7 @@ import pytest
 
 from logpolar.errors import StorageError
 from logpolar.features import files as storage
-from logpolar.features.extractor import Features
+from logpolar.features.features import Features
 from logpolar.features.files import FeatureFile, FeatureWriter
 from logpolar.keypoints import Keypoints
 from logpolar.matching.nearest import Matches
@@ -138,7 +140,7 @@ class Killed(BaseException):
     """Stands for the process being killed: nothing after it runs, no clean-up either."""
 
 
-STEPS = ["shutil.copyfile", "h5py.File", "_flush", "hardlink_to", "replace", "second replace", "during the HDF5 write"]
+STEPS = ["shutil.copyfile", "h5py.File", "flush", "hardlink_to", "replace", "second replace", "during the HDF5 write"]
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -166,8 +168,8 @@ def test_killed_at_any_step_the_file_is_whole_and_complete(tmp_path, monkeypatch
             patch.setattr(hdf5.shutil, "copyfile", die)
         elif step == "h5py.File":
             patch.setattr(hdf5.h5py, "File", die)
-        elif step == "_flush":
-            patch.setattr(hdf5, "_flush", die)
+        elif step == "flush":
+            patch.setattr(hdf5, "flush", die)
         elif step in ("hardlink_to", "replace"):
             patch.setattr(Path, step, die)
         elif step == "second replace":
@@ -285,3 +287,11 @@ class TestRefused:
         write(tmp_path / "f.h5", ["a.jpg"])
         with FeatureFile(tmp_path / "f.h5") as file, pytest.raises(StorageError, match=r"no image 'b\.jpg'"):
             file.read("b.jpg")
+
+
+def test_reading_loads_no_models():
+    code = """import sys, logpolar.features.files
+loaded = [name for name in ("onnxruntime", "safetensors", "torch", "logpolar.models") if name in sys.modules]
+sys.exit(", ".join(loaded) or 0)"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -4,7 +4,7 @@ import cv2
 import numpy as np
 import pytest
 
-from logpolar.geometry.cameras import Camera, Transfer
+from logpolar.geometry.cameras import Camera, Transfer, direction_degrees, rotation_degrees
 
 RANDOM_SEEDS = range(4)
 
@@ -236,3 +236,16 @@ class TestPlanes:
     def test_no_planes(self):
         transfer = Transfer.between(make_camera(0), make_camera(1))
         assert transfer.of_planes(np.zeros((0, 2)), np.zeros(0), np.zeros((0, 2))).shape == (0, 3, 3)
+
+
+class TestAngles:
+    @pytest.mark.parametrize("degrees", [0, 1e-6, 30, 179.9, 180])
+    def test_rotations(self, degrees):
+        turn = cv2.Rodrigues(np.radians(degrees) * np.array([0.6, 0, 0.8]))[0]
+        start = cv2.Rodrigues(np.array([0.3, -0.2, 0.5]))[0]
+        np.testing.assert_allclose(rotation_degrees(turn @ start, start), degrees, rtol=1e-6, atol=1e-12)
+
+    def test_directions(self):
+        first = np.array([[1, 0, 0], [1, 0, 0], [0, 3, 0], [0, 0, 1], [0, 0, 0]], np.float64)
+        second = np.array([[2, 0, 0], [1, 1e-9, 0], [0, -1, 0], [5, 0, 0], [1, 2, 3]])
+        np.testing.assert_allclose(direction_degrees(first, second), [0, np.degrees(1e-9), 180, 90, 0], rtol=1e-9)

@@ -9,30 +9,15 @@ import numpy as np
 import pytest
 from PIL import Image as PillowImage
 
-from logpolar.errors import ImageError, KeypointError
-from logpolar.features.extractor import Extractor
+from logpolar.errors import ImageError
 from logpolar.images import (
     decode_gray,
     encode_gray,
-    find_images,
     read_gray,
     read_image,
-    shrink,
     to_bytes,
     to_gray,
 )
-from logpolar.keypoints import Keypoints
-
-
-@pytest.fixture
-def small(photo):
-    """A piece of the photo that is wider than high, BGR."""
-    return np.ascontiguousarray(photo[:90, 100:260])
-
-
-@pytest.fixture(scope="module")
-def extractor():
-    return Extractor()
 
 
 def write(path: Path, image: np.ndarray) -> Path:
@@ -147,6 +132,29 @@ class TestGray:
         blue, red = (to_gray(np.array([[colour]], np.uint8))[0, 0] for colour in ([255, 0, 0], [0, 0, 255]))
         assert (round(float(blue), 2), round(float(red), 2)) == (0.11, 0.3)
 
+    def test_colour_is_weighted_as_rgb_if_told_so(self, small):
+        np.testing.assert_array_equal(to_gray(small[:, :, ::-1], color="rgb"), to_gray(small))
+        alpha = np.dstack([small[:, :, ::-1], small[:, :, 0]])
+        np.testing.assert_array_equal(to_gray(alpha, color="rgb"), to_gray(small))
+
+    def test_unknown_channel_order_is_refused(self, small):
+        with pytest.raises(ValueError, match="'bgr' or 'rgb', not 'gbr'"):
+            to_gray(small, color="gbr")
+
+    @pytest.mark.parametrize("mode", ["RGB", "RGBA", "P", "CMYK"])
+    def test_pil_images_are_rgb_without_being_told(self, small, mode):
+        picture = PillowImage.fromarray(small[:, :, ::-1]).convert(mode)
+        tolerance = 0.05 if mode == "P" else 0.002
+        assert np.abs(to_gray(picture) - to_gray(small)).mean() < tolerance
+
+    @pytest.mark.parametrize("mode", ["1", "L", "LA", "F"])
+    def test_gray_pil_images(self, small, mode):
+        picture = PillowImage.fromarray(small[:, :, 0]).convert(mode)
+        expected = np.asarray(picture.convert("L"), np.float32) / 255
+        if mode == "F":
+            expected = (expected - expected.min()) / np.ptp(expected)
+        np.testing.assert_allclose(to_gray(picture), expected, atol=1e-6)
+
     def test_result_is_contiguous_float32(self, photo):
         gray = to_gray(photo[::2, ::3])
         assert gray.dtype == np.float32
@@ -169,22 +177,6 @@ class TestGray:
     def test_bytes_are_the_inverse(self, small):
         gray = small[:, :, 0]
         np.testing.assert_array_equal(to_bytes(to_gray(gray)), gray)
-
-
-class TestShrink:
-    def test_longer_side_gets_the_size(self, small):
-        assert shrink(to_gray(small), 80).shape == (45, 80)
-
-    @pytest.mark.parametrize("limit", [None, 160, 1000])
-    def test_small_enough_is_the_same_array(self, small, limit):
-        gray = to_gray(small)
-        assert shrink(gray, limit) is gray
-
-    def test_area_average(self):
-        np.testing.assert_allclose(shrink(np.array([[0, 1, 0, 0]], np.float32), 2), [[0.5, 0]])
-
-    def test_no_side_vanishes(self):
-        assert shrink(np.zeros((1, 100), np.float32), 10).shape == (1, 10)
 
 
 class TestEncoding:
@@ -248,80 +240,6 @@ class TestEncoding:
         with pytest.raises(ImageError, match="damaged"):
             decode_gray(data[: len(data) // 2])
         assert capfd.readouterr().err == ""
-
-
-class TestFinding:
-    def test_folder_is_searched_to_any_depth_and_names_are_relative(self, tmp_path, small):
-        for name in ("b.JPG", "a.png", "deep/er/c.tif"):
-            write(tmp_path / name, small)
-        (tmp_path / "notes.txt").write_text("no image")
-        found = find_images([tmp_path])
-        assert list(found) == ["a.png", "b.JPG", "deep/er/c.tif"]
-        assert found["deep/er/c.tif"] == tmp_path / "deep/er/c.tif"
-
-    def test_glob_takes_images_only(self, tmp_path, small):
-        write(tmp_path / "a.png", small)
-        (tmp_path / "a.txt").write_text("no image")
-        assert list(find_images([f"{tmp_path}/a.*"])) == ["a.png"]
-
-    def test_recursive_glob(self, tmp_path, small):
-        write(tmp_path / "one/two/a.png", small)
-        assert list(find_images([f"{tmp_path}/**/*.png"])) == ["a.png"]
-
-    def test_existing_file_with_brackets_is_no_glob(self, tmp_path, small):
-        write(tmp_path / "a[1].png", small)
-        assert list(find_images([tmp_path / "a[1].png"])) == ["a[1].png"]
-
-    def test_the_same_file_twice_counts_once(self, tmp_path, small):
-        path = write(tmp_path / "a.png", small)
-        assert list(find_images([path, tmp_path])) == ["a.png"]
-
-    def test_two_files_of_one_name_are_refused(self, tmp_path, small):
-        write(tmp_path / "one/a.png", small)
-        write(tmp_path / "two/a.png", small)
-        with pytest.raises(ImageError, match=r"'a\.png'.*one.*two"):
-            find_images([tmp_path / "one", tmp_path / "two"])
-
-    @pytest.mark.parametrize(
-        ("path", "reason"), [("none.jpg", "no such"), ("none*.jpg", "no image"), ("", "no images")]
-    )
-    def test_nothing_there(self, tmp_path, path, reason):
-        with pytest.raises(ImageError, match=reason):
-            find_images([tmp_path / path])
-
-
-class TestExtractionOfHardInput:
-    @pytest.mark.parametrize("shape", [(1, 1), (1, 50), (60, 60)])
-    def test_image_without_keypoints_gives_empty_features(self, extractor, shape):
-        features = extractor.extract(np.full(shape, 77, np.uint8))
-        assert len(features) == 0
-        assert features.descriptors.shape == (0, 128)
-        assert features.image_size == shape[::-1]
-
-    def test_keypoints_outside_the_image_are_described(self, extractor, small):
-        keypoints = Keypoints.from_points([[-40, -40], [1e4, 5], [1e9, -1e9]])
-        descriptors = extractor.extract(small, keypoints).descriptors
-        np.testing.assert_allclose(np.linalg.norm(descriptors, axis=1), 1, atol=1e-4)
-
-    def test_any_positive_size_is_described(self, extractor, small):
-        keypoints = Keypoints.from_points([[40, 40]] * 3, size=[1e-6, 1, 1e6])
-        descriptors = extractor.extract(small, keypoints).descriptors
-        np.testing.assert_allclose(np.linalg.norm(descriptors, axis=1), 1, atol=1e-4)
-
-    def test_given_keypoints_keep_their_order_and_position(self, extractor, small):
-        keypoints = Keypoints.from_points([[50, 40], [20, 30]], size=[3, 5], angle=[10, 20])
-        forth, back = extractor.extract(small, keypoints), extractor.extract(small, keypoints[::-1])
-        np.testing.assert_allclose(forth.descriptors, back.descriptors[::-1], atol=1e-5)
-        np.testing.assert_array_equal(forth.keypoints.xy, keypoints.xy)
-
-    @pytest.mark.parametrize("size", [0, -1, np.nan, np.inf])
-    def test_sizes_that_are_no_sizes_are_refused(self, extractor, small, size):
-        with pytest.raises(KeypointError, match=r"1 of 2 keypoints .*size.* number 1"):
-            extractor.extract(small, Keypoints.from_points([[5, 5], [6, 6]], size=[3, size]))
-
-    def test_position_that_is_not_finite_is_refused(self, extractor, small):
-        with pytest.raises(KeypointError, match="position"):
-            extractor.extract(small, Keypoints.from_points([[np.nan, 5]]))
 
 
 def test_the_range_of_16_bit_colour_is_that_of_its_channels():

@@ -163,7 +163,7 @@ class TestAdditions:
 
     def test_are_on_the_disk_before_they_take_the_files_place(self, path, monkeypatch):
         write(path)
-        events, flush, replace = [], hdf5._flush, Path.replace
+        events, flush, replace = [], hdf5.flush, Path.replace
 
         def note_flush(place):
             events.append(f"flush {place.name}")
@@ -173,7 +173,7 @@ class TestAdditions:
             events.append(f"{self.name} -> {target.name}")
             return replace(self, target)
 
-        monkeypatch.setattr(hdf5, "_flush", note_flush)
+        monkeypatch.setattr(hdf5, "flush", note_flush)
         monkeypatch.setattr(Path, "replace", note_replace)
         with DiaryWriter(path, SETTINGS) as writer:
             writer.add(3)
@@ -213,7 +213,7 @@ class TestAdditions:
 
         with DiaryWriter(path, SETTINGS) as writer:
             writer.add(0)
-            monkeypatch.setattr(hdf5, "_flush", full)
+            monkeypatch.setattr(hdf5, "flush", full)
             with pytest.raises(StorageError, match=r"diary\.h5: cannot be written .*No space left"):
                 writer.add(1)
         assert entries_in(path) == [0]
@@ -240,7 +240,7 @@ class TestWritersThatGo:
 
         writer = DiaryWriter(path, SETTINGS)
         with monkeypatch.context() as patch:
-            patch.setattr(hdf5, "_flush", full)
+            patch.setattr(hdf5, "flush", full)
             with pytest.raises(StorageError, match="cannot be written"):
                 writer.__enter__()
         assert names_in(path.parent) == []

@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from logpolar import __version__
 from logpolar.cli.colmap import colmap
 from logpolar.cli.dataset import dataset
 from logpolar.cli.dataset_reconstruct import reconstruct
@@ -30,6 +29,7 @@ from logpolar.cli.quantise import quantise
 from logpolar.cli.sfm import sfm
 from logpolar.cli.train import ablate, recipe, train
 from logpolar.errors import LogpolarError, LogpolarWarning, in_words
+from logpolar.settings import VERSION
 
 _show_others = warnings.showwarning
 
@@ -62,7 +62,7 @@ class _Commands(click.Group):
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(__version__)
+@click.version_option(VERSION)
 def main() -> None:
     """Local image features with log-polar support regions.
 

@@ -59,11 +59,10 @@ def _draw(
 ) -> None:
     import numpy as np
 
-    from logpolar.datasets.pictures import choose_pairs, draw_depths, draw_pairs, draw_patches
+    from logpolar.datasets.pictures import choose_pairs, draw_depths, draw_pairs, draw_patches, plot_statistics
     from logpolar.errors import LogpolarError
     from logpolar.sampling import Cartesian, LogPolar
     from logpolar.viewing.drawing import write_picture
-    from logpolar.viewing.plotting import plot_statistics
 
     if output.exists() and not output.is_dir():
         raise LogpolarError(f"{output}: is a file, not a folder")
@@ -72,8 +71,9 @@ def _draw(
     if not many:
         which = f" in the part {part}" if part else ""
         raise LogpolarError(f"{file.path}: there are no correspondences to show{which}")
+    figure = plot_statistics(statistics, file.path.name)
     output.mkdir(parents=True, exist_ok=True)
-    plot_statistics(statistics, file.path.name).savefig(output / "statistics.png", dpi=110)
+    figure.savefig(output / "statistics.png", dpi=110)
     write_picture(output / "pairs.jpg", draw_pairs(file, many[:count]))
     write_picture(output / "patches.png", draw_patches(file, many, LogPolar(inner_radius=0.5), Cartesian()))
     made = ["statistics.png", "pairs.jpg", "patches.png"]

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
-import platform
 import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -30,7 +27,7 @@ if TYPE_CHECKING:
 MISSING = "weights not at hand"
 
 _PACKAGES = (
-    *("logpolar", "numpy", "opencv-python-headless", "opencv-python", "opencv-contrib-python", "onnxruntime", "torch"),
+    *("numpy", "opencv-python-headless", "opencv-python", "opencv-contrib-python", "onnxruntime", "torch"),
     *("kornia", "pycolmap", "pycolmap-cuda12", "poselib"),
 )
 """Those of them that are installed have their versions in results."""
@@ -219,19 +216,24 @@ class Report:
         self.rows.setdefault(name, []).append(list(cells))
 
     def markdown(self) -> str:
-        lines = ["| descriptor | " + " | ".join(self.columns) + " |", "|---" * (len(self.columns) + 1) + "|"]
+        from logpolar.storage.documents import markdown_table
+
+        lines = []
         for each in self.opened:
             missing = [[MISSING, *[""] * (len(self.columns) - 1)]]
-            for cells in missing if each.identity is None else self.rows.get(each.name, []):
-                lines.append(f"| {each.name.replace('|', '/')} | " + " | ".join(cells) + " |")
-        return "\n".join([*lines, "", *(f"{note}\n" for note in self.notes)]).rstrip("\n") + "\n"
+            lines += [
+                [each.name, *cells] for cells in (missing if each.identity is None else self.rows.get(each.name, []))
+            ]
+        table = markdown_table(["descriptor", *self.columns], lines)
+        return "\n".join([table, *(f"{note}\n" for note in self.notes)]).rstrip("\n") + "\n"
 
     def write(self, folder: Path) -> None:
         """JSON, CSV, Markdown and figures into the folder; prints the table."""
         from logpolar.storage.atomic_io import write_whole
+        from logpolar.storage.documents import write_json
 
         made = [f"{self.protocol}.json", f"{self.protocol}.md"]
-        write_whole(folder / made[0], (json.dumps(self._document(), indent=2) + "\n").encode())
+        write_json(folder / made[0], self._document())
         write_whole(folder / made[1], self.markdown().encode())
         for ending, records in self.records.items():
             made.append(f"{self.protocol}{ending}.csv")
@@ -271,17 +273,9 @@ class Report:
 
 def made_by() -> dict[str, Any]:
     """The command that runs, and what it runs on."""
-    return {"command": shlex.join(["logpolar", *sys.argv[1:]]), "versions": _versions()}
+    from logpolar.storage.documents import versions
 
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+    return {"command": shlex.join(["logpolar", *sys.argv[1:]]), "versions": versions(*_PACKAGES)}
 
 
 def _to_csv(records: Sequence[Mapping[str, Any]]) -> str:

@@ -51,7 +51,7 @@ def patches(
 ) -> None:
     """Show where the patterns look in an image, and the patches they see (needs the extra 'viz')."""
     from logpolar.errors import ImageError, LogpolarError
-    from logpolar.images import read_gray, shrink
+    from logpolar.images import downscale, read_gray
     from logpolar.keypoints.detection import SiftDetector
     from logpolar.sampling import Cartesian, LogPolar
     from logpolar.viewing.plotting import plot_patches, spread_keypoints
@@ -59,7 +59,7 @@ def patches(
     if output.suffix.lower() not in (".png", ".jpg", ".jpeg", ".pdf", ".svg"):
         raise LogpolarError(f"{output}: figures are written as .png, .jpg, .pdf or .svg")
     check_output(output, image)
-    gray = shrink(read_gray(image), max_size or None)
+    gray = downscale(read_gray(image), max_size or None)
     # Prefer keypoints whose support is a part of the image: one sees more than with the image a dot in its support.
     fitting = 0.4 * min(gray.shape) / (log_polar_lambda / 2)
     keypoints = spread_keypoints(SiftDetector(None)(gray), count, max(gray.shape) / 6, fitting)

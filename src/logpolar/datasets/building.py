@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-import cv2
-import h5py
-import numpy as np
 from tqdm import tqdm
 
-from logpolar import __version__
 from logpolar.datasets.files import CorrespondenceFile
 from logpolar.datasets.options import KeypointRules, SplitRules
 from logpolar.keypoints.detection import SiftDetector
@@ -74,15 +69,3 @@ def in_batches(items: Iterable[Item], size: int, store: Callable[[list[Item]], N
 def with_progress(items: Iterable[Item], what: str, total: int, done: int, show: bool) -> Iterator[Item]:
     """The items, with a bar on a terminal."""
     return iter(tqdm(items, desc=what, total=total, initial=done, unit=what, disable=None if show else True))
-
-
-def versions(**others: str) -> dict[str, str]:
-    """Of what the result depends on, and of further packages."""
-    return {
-        "logpolar": __version__,
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "opencv": cv2.__version__,
-        "h5py": h5py.__version__,
-        **others,
-    }

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from logpolar.datasets.options import CorrespondenceRules
 from logpolar.geometry.cameras import Matrix
+from logpolar.geometry.homography import warp_points, warp_shape, wrap_degrees, zoom_of
 from logpolar.geometry.radius_search import Indices, close_pairs, keep_apart
 from logpolar.keypoints import Keypoints
 from logpolar.types import FloatArray
@@ -169,34 +170,6 @@ def _choose(
     candidates.rejects["over the limit per pair"] = max(len(apart) - rules.max_count, 0)
     keep = apart[: rules.max_count]
     return here[keep], there[keep]
-
-
-def warp_points(homography: Matrix, xy: NDArray[np.floating]) -> tuple[Matrix, Matrix]:
-    """Points (N, 2) through a homography (3, 3), or each through its own (N, 3, 3), and the Jacobians (N, 2, 2)."""
-    points = np.concatenate([xy, np.ones((len(xy), 1))], axis=1)
-    projected = np.einsum("...ij,...j->...i", homography, points)
-    depth = projected[:, 2:]
-    warped = projected[:, :2] / depth
-    jacobian = (homography[..., :2, :2] - warped[:, :, None] * homography[..., 2:, :2]) / depth[:, :, None]
-    return warped, jacobian
-
-
-def warp_shape(jacobian: Matrix, keypoints: Keypoints) -> tuple[Matrix, Matrix]:
-    """Angles, in degrees, and sizes that a warp's Jacobian predicts in the second image."""
-    radians = np.radians(keypoints.angle.astype(np.float64))
-    direction = np.einsum("nij,nj->ni", jacobian, np.stack([np.cos(radians), np.sin(radians)], axis=1))
-    return np.degrees(np.arctan2(direction[:, 1], direction[:, 0])), keypoints.size * zoom_of(jacobian)
-
-
-def zoom_of(jacobian: NDArray[np.floating]) -> NDArray[np.floating]:
-    """How much larger a warp makes things: the square root of the change of area."""
-    area = jacobian[..., 0, 0] * jacobian[..., 1, 1] - jacobian[..., 0, 1] * jacobian[..., 1, 0]
-    return np.asarray(np.sqrt(np.abs(area)))
-
-
-def wrap_degrees(angle: NDArray[np.floating]) -> NDArray[np.floating]:
-    """Angles in [-180, 180)."""
-    return np.asarray(np.remainder(angle + 180, 360) - 180)
 
 
 def _is_nearest(

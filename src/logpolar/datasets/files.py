@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from logpolar.datasets.correspondences import Correspondences, ImagePair
 from logpolar.errors import ImageError, StorageError
 from logpolar.geometry.cameras import Camera, Matrix
-from logpolar.images import decode_gray, read_gray, shrink, to_bytes
+from logpolar.images import decode_gray, downscale, read_gray, to_bytes
 from logpolar.keypoints import Keypoints
 from logpolar.storage.hdf5 import FileKind, Hdf5File
 from logpolar.types import FloatArray
@@ -193,7 +193,7 @@ class CorrespondenceFile(Hdf5File):
             path = self.path.resolve().parent / self._file["images/path"].asstr()[image]
         except _DAMAGE as error:
             raise self._damaged("the paths of images") from error
-        return to_bytes(shrink(read_gray(path), max(self.images[image].size)))
+        return to_bytes(downscale(read_gray(path), max(self.images[image].size)))
 
     def read_depth_picture(self, image: int) -> Bytes | None:
         """A small picture of the depth that was used, nearer is brighter, 0 is unknown; None without depth."""

@@ -19,7 +19,6 @@ from logpolar.datasets.building import (
     read_report,
     sift,
     split_images,
-    versions,
     with_progress,
 )
 from logpolar.datasets.correspondences import ImagePair, find_correspondences
@@ -28,7 +27,8 @@ from logpolar.datasets.writing import CorrespondenceWriter, ImageRecord, PairRec
 from logpolar.distributed import in_processes
 from logpolar.errors import ImageError, LogpolarError
 from logpolar.geometry.cameras import Matrix
-from logpolar.images import decode_gray, encode_gray, read_gray, shrink, to_bytes, to_gray, unnamed_images
+from logpolar.images import decode_gray, downscale, encode_gray, read_gray, to_bytes, to_gray, unnamed_images
+from logpolar.storage.documents import versions
 
 Bytes = NDArray[np.uint8]
 Task = tuple[int, int]  # number of a photo, number of a pair of views of it
@@ -83,7 +83,7 @@ def build_photos(
             if not writer.images:
                 writer.path.unlink()
                 raise ImageError(f"none of the {len(left_out)} photos can be used; {next(iter(left_out.values()))}")
-            writer.finish({"left_out": left_out, "versions": versions()})
+            writer.finish({"left_out": left_out, "versions": versions("numpy", "h5py")})
     return read_report(output, was_complete)
 
 
@@ -142,7 +142,7 @@ def make_photo_pair(photos: Sequence[Path], seed: int, options: ViewOptions, tas
 
 
 def _read_photo(path: Path, options: ViewOptions) -> Bytes:
-    return to_bytes(shrink(read_gray(path), options.max_size))
+    return to_bytes(downscale(read_gray(path), options.max_size))
 
 
 def make_view_pair(photo: Bytes, backdrop: Bytes, options: ViewOptions, random: np.random.Generator) -> ViewPair:

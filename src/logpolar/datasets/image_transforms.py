@@ -14,7 +14,7 @@ import numpy as np
 from logpolar.datasets.depth import Planes, nearest
 from logpolar.datasets.options import SecondViewRules
 from logpolar.geometry.cameras import Array, Camera, Matrix
-from logpolar.images import shrink
+from logpolar.images import downscale, resize_matrix, resize_points
 from logpolar.keypoints import Keypoints, normalize_degrees
 from logpolar.types import FloatArray
 
@@ -42,12 +42,10 @@ class Alteration:
 
     @classmethod
     def of(cls, width: int, height: int, rules: SecondViewRules) -> Alteration:
-        small = shrink(np.zeros((height, width), np.float32), _longer_side(width, height, rules.shrink))
+        small = downscale(np.zeros((height, width), np.float32), _longer_side(width, height, rules.shrink))
         shrunk = small.shape[1], small.shape[0]
-        x, y = shrunk[0] / width, shrunk[1] / height
-        scale = np.array([[x, 0, (x - 1) / 2], [0, y, (y - 1) / 2], [0, 0, 1]])
         size, turned = _turn_about_centre(shrunk, rules.turn)
-        return cls((width, height), shrunk, size, rules.turn, turned @ scale)
+        return cls((width, height), shrunk, size, rules.turn, turned @ resize_matrix((width, height), shrunk))
 
     @property
     def linear(self) -> Matrix:
@@ -56,7 +54,7 @@ class Alteration:
 
     def image(self, gray: FloatArray) -> FloatArray:
         """The copy of an image; where it shows more than the image it has the image's mean."""
-        gray = shrink(gray, max(self.shrunk))
+        gray = downscale(gray, max(self.shrunk))
         if self.turn % 90 == 0:
             return np.ascontiguousarray(np.rot90(gray, -round(self.turn / 90)))
         _, turned = _turn_about_centre(self.shrunk, self.turn)
@@ -87,7 +85,7 @@ class Alteration:
         x, y = np.meshgrid(np.arange(self.size[0]), np.arange(self.size[1]))
         back = self._back(np.stack([x.ravel(), y.ravel()], axis=1).astype(np.float64))
         factor = np.array(inverse_depth.shape[::-1]) / self.original
-        columns, rows = ((back + 0.5) * factor - 0.5).T
+        columns, rows = resize_points(back, factor).T
         return nearest(inverse_depth, columns, rows).reshape(x.shape)
 
     def _back(self, xy: Array) -> Array:

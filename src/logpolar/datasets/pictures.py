@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from logpolar.datasets.correspondences import ImagePair
 from logpolar.datasets.files import CorrespondenceFile
+from logpolar.datasets.statistics import ANGLE_EDGES, SCALE_EDGES, Statistics
 from logpolar.images import to_bytes, to_gray
 from logpolar.keypoints import Keypoints
 from logpolar.sampling import Cartesian, ImagePyramid, LogPolar, Pattern
 from logpolar.viewing.drawing import Picture, draw_matches, side_by_side, stack, with_caption
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _UNKNOWN = (0, 0, 200)  # red
 _ROW_HEIGHT = 200
@@ -100,3 +107,36 @@ def _draw_patch(image: NDArray[np.uint8], keypoint: Keypoints, pattern: Pattern)
     patch = to_bytes(ImagePyramid(to_gray(image)).sample(keypoint, pattern)[0])
     large = cv2.resize(patch, (_PATCH_SIDE, _PATCH_SIDE), interpolation=cv2.INTER_NEAREST)
     return np.asarray(cv2.cvtColor(large, cv2.COLOR_GRAY2BGR), np.uint8)
+
+
+def plot_statistics(statistics: Statistics, title: str) -> Figure:
+    """Scale ratio, orientation residual, both together in the classes of the paper's Fig. 4, and rejects by cause."""
+    from logpolar.viewing.plotting import Figure
+
+    figure = Figure(figsize=(13, 8.5), layout="constrained")
+    axes = figure.subplots(2, 2)
+    ratio = statistics.log_scale_ratio / np.log(2)
+    axes[0, 0].hist(ratio, bins=np.linspace(-3, 3, 61), log=True, color="tab:blue")
+    axes[0, 0].set(title="scale ratio", xlabel="log2(detected / predicted size)", ylabel="correspondences")
+    axes[0, 1].hist(statistics.angle_residual, bins=np.linspace(-25, 25, 51), color="tab:green")
+    axes[0, 1].set(title="orientation residual", xlabel="degrees", ylabel="correspondences")
+    _plot_classes(axes[1, 0], statistics)
+    causes = {cause: count for cause, count in statistics.rejects.items() if count}
+    axes[1, 1].barh(list(causes)[::-1], list(causes.values())[::-1], color="tab:red")
+    axes[1, 1].set(title="keypoints without a correspondence, by cause", xscale="log")
+    axes[1, 1].set_xlabel("keypoints; those about depth once an image, the others once a pair")
+    figure.suptitle(title)
+    return figure
+
+
+def _plot_classes(axis: Any, statistics: Statistics) -> None:
+    counts = statistics.table()
+    axis.imshow(np.log10(np.maximum(counts, 0.5)), cmap="viridis", aspect="auto")
+    for (row, column), count in np.ndenumerate(counts):
+        colour = "black" if count > 0.2 * counts.max() else "white"
+        axis.text(column, row, f"{count}", ha="center", va="center", color=colour, fontsize=8)
+    scales = [f"{low:g}-{high:g}x" if np.isfinite(high) else f"> {low:g}x" for low, high in pairwise(SCALE_EDGES)]
+    angles = [f"{low:g}-{high:g}°" for low, high in pairwise(ANGLE_EDGES)]
+    axis.set_xticks(range(len(scales)), scales, fontsize=8)
+    axis.set_yticks(range(len(angles)), angles, fontsize=8)
+    axis.set(title="correspondences by both", xlabel="scales differ by", ylabel="orientations differ by")

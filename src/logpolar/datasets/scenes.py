@@ -23,14 +23,12 @@ from logpolar.datasets.building import (
     in_batches,
     read_report,
     split_images,
-    versions,
     with_progress,
 )
 from logpolar.datasets.correspondences import (
     Check,
     Correspondences,
     find_correspondences,
-    warp_points,
 )
 from logpolar.datasets.image_transforms import altered_name
 from logpolar.datasets.options import SceneOptions
@@ -40,9 +38,11 @@ from logpolar.datasets.writing import CorrespondenceWriter, ImageRecord, PairRec
 from logpolar.distributed import in_processes
 from logpolar.errors import StorageError
 from logpolar.geometry.cameras import Camera, Transfer
+from logpolar.geometry.homography import warp_points
 from logpolar.geometry.radius_search import Indices
 from logpolar.sfm.pycolmap_compat import import_pycolmap
 from logpolar.sfm.workspace import Scene, read_workspace
+from logpolar.storage.documents import versions
 
 _BATCH = 64  # pairs written in one transaction
 
@@ -87,7 +87,8 @@ def build_scene(
                 raise StorageError(f"{scene.folder}: no two images that can be used overlap enough; {reason}")
             rejects["image left out"] = len(pairs) - len(usable)
             _link_views(names, usable, options, writer, scratch, jobs, progress)
-            software = versions(pycolmap=import_pycolmap("reading COLMAP models").__version__)
+            pycolmap = import_pycolmap("reading COLMAP models")
+            software = versions("numpy", "h5py", pycolmap=pycolmap.__version__)
             writer.finish({"image_pairs_rejected": rejects, "left_out": left_out, "versions": software})
             _drop_scratch(scratch)
     return read_report(output, was_complete)

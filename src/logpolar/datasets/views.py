@@ -16,10 +16,11 @@ from logpolar.datasets.options import DepthRules, ImageRules, SceneOptions
 from logpolar.datasets.writing import IMAGE_CAUSES, ImageRecord
 from logpolar.errors import ImageError, LogpolarError
 from logpolar.geometry.cameras import Camera
-from logpolar.images import decode_gray, encode_gray, read_image, shrink, to_bytes, to_gray
+from logpolar.images import decode_gray, downscale, encode_gray, read_image, to_bytes, to_gray
 from logpolar.keypoints import Keypoints
 from logpolar.sfm.depth_maps import read_depth
 from logpolar.sfm.workspace import View
+from logpolar.storage.atomic_io import replacing
 from logpolar.types import FloatArray, Image
 
 _PICTURE_SIDE = 256  # pixels of a depth picture's longer side
@@ -36,15 +37,14 @@ class PreparedView:
     def save(self, path: Path) -> None:
         """Write to a file, whole or not at all."""
         camera, keypoints, planes = self.camera, self.keypoints, self.planes
-        half = path.with_name(f"half-{path.name}")
-        np.savez(
-            half,
-            shape=(camera.width, camera.height),
-            camera=camera.table,
-            keypoints=np.concatenate([keypoints.table, keypoints.response[:, None]], axis=1),
-            planes=np.concatenate([planes.inverse_depth[:, None], planes.slope], axis=1),
-        )
-        half.replace(path)
+        with replacing(path) as half, half.open("wb") as file:
+            np.savez(
+                file,
+                shape=(camera.width, camera.height),
+                camera=camera.table,
+                keypoints=np.concatenate([keypoints.table, keypoints.response[:, None]], axis=1),
+                planes=np.concatenate([planes.inverse_depth[:, None], planes.slope], axis=1),
+            )
 
     @classmethod
     def load(cls, path: Path) -> PreparedView:
@@ -87,7 +87,7 @@ def prepare_view(task: ViewTask) -> ImageRecord | str:
 def _prepare_view(task: ViewTask) -> ImageRecord:
     options = task.options
     image = _read_image(task.view)
-    reduced = shrink(to_gray(image), options.images.max_size)
+    reduced = downscale(to_gray(image), options.images.max_size)
     height, width = reduced.shape
     camera = task.view.camera.resized(width, height)
     alteration = Alteration.of(width, height, options.second) if task.altered else None
@@ -163,7 +163,7 @@ def _encoded_image(image: Image, path: Path, rules: ImageRules) -> bytes:
     plain = image.dtype == np.uint8 and (image.ndim == 2 or image.shape[2] == 3)
     if plain and max(image.shape) <= rules.max_size and path.suffix.lower() in (".jpg", ".jpeg", ".png"):
         return path.read_bytes()
-    return encode_gray(to_bytes(shrink(to_gray(image), rules.max_size)), rules.quality)
+    return encode_gray(to_bytes(downscale(to_gray(image), rules.max_size)), rules.quality)
 
 
 def _depth_picture(inverse_depth: FloatArray) -> bytes:

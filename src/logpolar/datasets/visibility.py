@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from logpolar.datasets.options import PairRules
-from logpolar.geometry.cameras import Matrix
+from logpolar.geometry.cameras import direction_degrees
 from logpolar.sfm.workspace import Scene, View
 
 
@@ -84,14 +84,9 @@ def _make_pair(scene: Scene, first: int, second: int, max_size: int) -> Pair:
     cameras = [view.camera for view in views]
     reduced = [min(max_size / max(camera.width, camera.height), 1) for camera in cameras]
     magnification = [np.median(c.matrix[0, 0] * r / c.see(points)[1]) for c, r in zip(cameras, reduced, strict=True)]
-    rays = [_unit(points - view.camera.centre) for view in views]
-    angle = float(np.degrees(np.median(np.arccos(np.clip((rays[0] * rays[1]).sum(axis=1), -1, 1)))))
+    angle = float(np.median(direction_degrees(*(points - camera.centre for camera in cameras))))
     larger, smaller = (first, second) if magnification[0] >= magnification[1] else (second, first)
     return Pair(larger, smaller, angle)
-
-
-def _unit(vectors: Matrix) -> Matrix:
-    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12))
 
 
 def _limit(pairs: list[Pair], most: int, random: np.random.Generator) -> list[Pair]:

@@ -30,7 +30,7 @@ from logpolar.evaluation.descriptors.keypoint_sources import KeypointSource, sif
 from logpolar.evaluation.options import HPatchesOptions
 from logpolar.evaluation.pairs import with_new_ratio
 from logpolar.geometry.cameras import Matrix
-from logpolar.images import read_gray, to_bytes
+from logpolar.images import read_gray, resize_matrix, to_bytes
 from logpolar.types import FloatArray
 
 SPLITS = {"v": "viewpoint", "i": "illumination"}
@@ -130,9 +130,8 @@ def _enlarge(gray: FloatArray, factor: float) -> tuple[FloatArray, Matrix]:
         return gray, np.eye(3)
     height, width = gray.shape
     size = round(width * factor), round(height * factor)
-    x, y = size[0] / width, size[1] / height
     large = cv2.resize(gray, size, interpolation=cv2.INTER_CUBIC)
-    place = np.array([[x, 0, (x - 1) / 2], [0, y, (y - 1) / 2], [0, 0, 1]])
+    place = resize_matrix((width, height), size)
     return np.asarray(np.clip(large, 0, 1), np.float32), place  # cubic interpolation overshoots
 
 

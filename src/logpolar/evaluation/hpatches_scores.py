@@ -14,15 +14,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.datasets.correspondences import ImagePair, warp_points
+from logpolar.datasets.correspondences import ImagePair
 from logpolar.evaluation.hpatches import SPLITS, NamedPair
 from logpolar.evaluation.metrics import ranks
 from logpolar.evaluation.options import HPatchesOptions
 from logpolar.evaluation.pairs import Describe, DescribedPair, Describer, describe_named, pool_of
 from logpolar.evaluation.ranking import pooled_ranks, rank1
 from logpolar.geometry.cameras import Matrix
+from logpolar.geometry.homography import warp_points
 from logpolar.keypoints import Keypoints
 from logpolar.matching.nearest import MatchingOptions, match_descriptors
+from logpolar.storage.documents import rounded
 from logpolar.types import FloatArray
 
 THRESHOLDS = tuple(range(1, 11))
@@ -46,8 +48,8 @@ class SplitScore:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; None, unlike NaN, is JSON."""
-        accuracy = [_plain(share) for share in self.matching_accuracy]
-        return asdict(self) | {"rank1": _plain(self.rank1), "matching_accuracy": accuracy}
+        accuracy = [rounded(share) for share in self.matching_accuracy]
+        return asdict(self) | {"rank1": rounded(self.rank1), "matching_accuracy": accuracy}
 
 
 @dataclass(frozen=True)
@@ -187,7 +189,3 @@ def _checked(descriptors: FloatArray, count: int) -> FloatArray:
     if not np.isfinite(descriptors).all():  # NaN is nearer than nothing, and would rank first
         raise ValueError("descriptors are not finite")
     return descriptors
-
-
-def _plain(share: float) -> float | None:
-    return None if math.isnan(share) else round(share, 5)

@@ -14,7 +14,10 @@ from logpolar.datasets.correspondences import Correspondences, ImagePair
 from logpolar.datasets.files import CorrespondenceFile
 from logpolar.evaluation.metrics import ranks, threshold95
 from logpolar.geometry.radius_search import close_pairs
+from logpolar.images import to_gray
 from logpolar.keypoints import Keypoints
+from logpolar.models import describers as models
+from logpolar.storage.documents import rounded
 from logpolar.types import FloatArray
 
 Describe = Callable[[NDArray[np.uint8], Keypoints], FloatArray]
@@ -25,6 +28,11 @@ DescribeNamed = Callable[[str, NDArray[np.uint8], Keypoints], FloatArray]
 
 Resize = Callable[[tuple[int, int], Keypoints], Keypoints]
 """Keypoints of an image of that width and height, with other sizes."""
+
+
+def describe_views(describer: models.Describer) -> Describe:
+    """A describer of gray images in [0, 1] for 8 bit views."""
+    return lambda view, keypoints: describer.describe(to_gray(view), keypoints)
 
 
 @runtime_checkable
@@ -60,7 +68,7 @@ class Score:
 
     def to_dict(self) -> dict[str, float | None]:
         """Plain values for a card; None, unlike NaN, is JSON."""
-        return {name: None if math.isnan(value) else round(value, 5) for name, value in asdict(self).items()}
+        return {name: rounded(value) for name, value in asdict(self).items()}
 
     def in_words(self) -> str:
         differ = f"where scales differ > 2x {self.rank1_scales_differ_2x:.3f} (N = {self.scales_differ_2x})"

@@ -42,6 +42,7 @@ from logpolar.evaluation.pairs import (
     gather,
     mean_score,
 )
+from logpolar.storage.documents import rounded
 
 SCALE_EDGES = tuple(np.geomspace(1, 4, 7).tolist())
 """Classes of the ratio of scales, equally wide in its logarithm; 2x is an edge."""
@@ -84,7 +85,7 @@ class Classes:
     fpr95: Table  # NaN where there are too few
 
     def to_dict(self) -> dict[str, Any]:
-        shares = [[None if math.isnan(value) else round(value, 7) for value in row] for row in self.fpr95.tolist()]
+        shares = [[rounded(value, 7) for value in row] for row in self.fpr95.tolist()]
         return {"counts": self.counts.tolist(), "fpr95": shares}
 
 
@@ -107,8 +108,8 @@ class SceneResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; FPR95 to more digits than usual, since that of a good descriptor is small."""
-        values: dict[str, Any] = {name: _plain(value) for name, value in asdict(self.score).items()}
-        intervals = {f"{name}_interval": [_plain(v) for v in self.interval(name)] for name in ("fpr95", "rank1")}
+        values: dict[str, Any] = {name: rounded(value, 7) for name, value in asdict(self.score).items()}
+        intervals = {f"{name}_interval": [rounded(v, 7) for v in self.interval(name)] for name in ("fpr95", "rank1")}
         return values | intervals | {"classes": self.classes.to_dict()}
 
 
@@ -202,7 +203,3 @@ def _resampled_mean(gathered: Gathered, weights: NDArray[np.int64]) -> Table:
     hits = np.bincount(gathered.pair, gathered.hit, weights.shape[1])
     counts = np.bincount(gathered.pair, minlength=weights.shape[1])
     return np.asarray((weights @ hits) / np.maximum(weights @ counts, 1), np.float64)
-
-
-def _plain(value: float) -> float | None:
-    return None if math.isnan(value) else round(value, 7)

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from logpolar.distributed import cores, in_processes
 from logpolar.errors import LogpolarError, LogpolarWarning, in_one_line
-from logpolar.features.extractor import Features
+from logpolar.features.features import Features
 from logpolar.features.files import FeatureWriter
 from logpolar.images import unnamed_images
 from logpolar.keypoints import Keypoints
@@ -117,7 +117,7 @@ def _extract(extractor: AnyExtractor, path: Path, keypoints: Keypoints | None) -
     except LogpolarError as error:
         return str(error) if str(path) in str(error) else f"{path}: {error}"
     except (cv2.error, MemoryError, RuntimeError) as error:  # the last: a GPU without memory left, OpenVINO
-        return f"{path}: cannot be described ({type(error).__name__}: {in_one_line(error)})"
+        return f"{path}: cannot be described ({in_one_line(error)})"
 
 
 _worker_extractor: AnyExtractor

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-Matrix = NDArray[np.float64]
-Array = NDArray[np.floating]
+from logpolar.images import resize_matrix
+from logpolar.types import Array as Array
+from logpolar.types import Matrix as Matrix
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,8 +26,7 @@ class Camera:
 
     def resized(self, width: int, height: int) -> Camera:
         """The camera of the same view with another number of pixels: x becomes (x + 0.5) * factor - 0.5."""
-        x, y = width / self.width, height / self.height
-        scale = np.array([[x, 0, (x - 1) / 2], [0, y, (y - 1) / 2], [0, 0, 1]])
+        scale = resize_matrix((self.width, self.height), (width, height))
         return replace(self, width=width, height=height, matrix=scale @ self.matrix)
 
     def see(self, points: Matrix) -> tuple[Matrix, Matrix]:
@@ -83,3 +82,16 @@ class Transfer:
         offset = inverse_depth - (slope * xy).sum(axis=1)
         plane = np.concatenate([slope, offset[:, None]], axis=1).astype(np.float64)
         return np.asarray(self.turn + self.shift[:, None] * plane[:, None, :])
+
+
+def rotation_degrees(first: Matrix, second: Matrix) -> Matrix:
+    """Angle (...) of the rotation between rotation matrices (..., 3, 3)."""
+    # From the chord: the cosine of a small angle is 1 to the last bits.
+    chord = np.linalg.norm(first - second, axis=(-2, -1)) / np.sqrt(8)
+    return np.asarray(2 * np.degrees(np.arcsin(np.minimum(chord, 1))))
+
+
+def direction_degrees(first: Matrix, second: Matrix) -> Matrix:
+    """Angle (...) between directions (..., 3) of any length; 0 where one has no length."""
+    across = np.linalg.norm(np.cross(first, second), axis=-1)
+    return np.asarray(np.degrees(np.arctan2(across, (first * second).sum(axis=-1))))

@@ -1,26 +1,19 @@
 """Images: reading files of any format, resizing, finding photos in folders."""
 
-from logpolar.images.reading import (
-    IMAGE_SUFFIXES,
-    decode_gray,
-    encode_gray,
-    find_images,
-    read_gray,
-    read_image,
-    shrink,
-    to_bytes,
-    to_gray,
-    unnamed_images,
-)
+from logpolar.images.folders import IMAGE_SUFFIXES, find_images, unnamed_images
+from logpolar.images.reading import decode_gray, encode_gray, read_gray, read_image, to_bytes, to_gray
+from logpolar.images.resizing import downscale, resize_matrix, resize_points
 
 __all__ = [
     "IMAGE_SUFFIXES",
     "decode_gray",
+    "downscale",
     "encode_gray",
     "find_images",
     "read_gray",
     "read_image",
-    "shrink",
+    "resize_matrix",
+    "resize_points",
     "to_bytes",
     "to_gray",
     "unnamed_images",

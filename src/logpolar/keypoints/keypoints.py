@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from logpolar.errors import KeypointError
+from logpolar.images import resize_points
 from logpolar.types import FloatArray
 
 DEFAULT_SIZE = 4.0
@@ -142,7 +143,7 @@ class Keypoints:
             return self  # to the bit: adding and subtracting a half would round
         factor = np.array([factor_x, factor_y], np.float32)
         return Keypoints(
-            (self.xy + np.float32(0.5)) * factor - np.float32(0.5),
+            resize_points(self.xy, factor),
             self.size * np.float32(np.sqrt(factor_x * factor_y)),
             self.angle,
             self.response,

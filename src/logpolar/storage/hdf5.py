@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 import h5py
 
 from logpolar.errors import StorageError, in_words
-from logpolar.storage.atomic_io import check_place
+from logpolar.storage.atomic_io import check_place, flush
 
 Write: TypeAlias = Callable[[Any], None]
 OpenFile = TypeVar("OpenFile", bound="Hdf5File")
@@ -142,7 +142,7 @@ class Hdf5Writer:
             with self._open_spare() as file:
                 for each in (*self._behind, write):
                     each(file)
-            _flush(self._spare)
+            flush(self._spare)
             self._swap()
         except BaseException as error:
             self._spare.unlink(missing_ok=True)  # half of an addition may be in it; the next starts from a copy
@@ -177,7 +177,7 @@ class Hdf5Writer:
         if kept:
             self._former.replace(self._spare)
         if os.name == "posix":
-            _flush(self.path.parent)  # the rename itself
+            flush(self.path.parent)  # the rename itself
 
     def _drop_spare(self) -> None:
         for path in (self._spare, self._former):
@@ -228,12 +228,3 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in settings.items():
         flat.update(_flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value})
     return flat
-
-
-def _flush(path: Path) -> None:
-    """Hand what a file or a folder holds to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

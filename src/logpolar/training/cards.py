@@ -1,22 +1,21 @@
-"""The card of a trained model: what it saw, how, with what, and how well it does."""
+"""The card of a trained model: data, options, versions and validation scores."""
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import cv2
 import torch
 
 from logpolar.evaluation.pairs import Score
 from logpolar.models import Model
 from logpolar.models.cards import ModelCard
+from logpolar.storage.documents import versions
 from logpolar.training.config import config_to_dict
 from logpolar.training.data import TrainingData
-from logpolar.training.distributed import World
 from logpolar.training.options import TrainingConfig
+from logpolar.training.processes import World
 from logpolar.training.validation import summary
 
 
@@ -43,7 +42,7 @@ def make_card(
         "seed": config.run.seed,
         "seconds": round(seconds),
         "hardware": f"{world.size} x {torch.cuda.get_device_name(device) if device.type == 'cuda' else 'CPU'}",
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "opencv": cv2.__version__},
+        "versions": versions("torch"),
     }
     validation: dict[str, Any] = {name: score.to_dict() for name, score in scores.items()}
     figures = {"validation": {"mean": summary(dict(scores)).to_dict(), **validation}} if scores else {}
@@ -52,5 +51,5 @@ def make_card(
 
 
 def about_teacher(config: TrainingConfig, teacher: Model) -> dict[str, Any]:
-    """Which model it was, wherever its file lay."""
+    """The teacher, identified by its digest rather than its path."""
     return {"teacher": teacher.name, "digest": teacher.digest, "weight": config.distillation.weight}

@@ -9,9 +9,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.datasets.correspondences import warp_points
 from logpolar.features.extractor import Extractor
 from logpolar.features.sift import root_sift
+from logpolar.geometry.homography import warp_points
 from logpolar.geometry.two_view import estimate_homography
 from logpolar.keypoints import Keypoints
 from logpolar.matching.nearest import match_descriptors

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from logpolar.errors import ImageError
-from logpolar.images import to_bytes, to_gray
+from logpolar.images import resize_points, to_bytes, to_gray
 from logpolar.types import Image
 
 Picture = NDArray[np.uint8]
@@ -36,8 +36,8 @@ def draw_matches(
     left, left_scale = _panel(first)
     right, right_scale = _panel(second)
     canvas = side_by_side([left, right])
-    starts = (first_xy + 0.5) * left_scale - 0.5
-    ends = (second_xy + 0.5) * right_scale - 0.5 + (left.shape[1] + _GAP, 0)
+    starts = resize_points(first_xy, left_scale)
+    ends = resize_points(second_xy, right_scale) + np.array([left.shape[1] + _GAP, 0])
     for mask, colour in ((~good, _RED), (good, _GREEN)):
         chosen = np.flatnonzero(mask)
         for index in chosen[:: max(-(-len(chosen) // _MAX_LINES), 1)]:

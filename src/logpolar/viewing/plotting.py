@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
 
-from logpolar.datasets.statistics import ANGLE_EDGES, SCALE_EDGES, Statistics
 from logpolar.errors import MissingExtraError
 from logpolar.geometry.radius_search import keep_apart
 from logpolar.images import to_bytes
@@ -17,7 +15,7 @@ from logpolar.types import FloatArray
 
 try:
     from matplotlib import colormaps
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Figure
 except ImportError as error:
     raise MissingExtraError("this figure", "viz") from error
 
@@ -104,34 +102,3 @@ def _plot_samples(axis: Any, gray: FloatArray, keypoint: Keypoints, pattern: Pat
     axis.set_facecolor("0.85")
     axis.set_xticks([])
     axis.set_yticks([])
-
-
-def plot_statistics(statistics: Statistics, title: str) -> Figure:
-    """Scale ratio, orientation residual, both together in the classes of the paper's Fig. 4, and rejects by cause."""
-    figure = Figure(figsize=(13, 8.5), layout="constrained")
-    axes = figure.subplots(2, 2)
-    ratio = statistics.log_scale_ratio / np.log(2)
-    axes[0, 0].hist(ratio, bins=np.linspace(-3, 3, 61), log=True, color="tab:blue")
-    axes[0, 0].set(title="scale ratio", xlabel="log2(detected / predicted size)", ylabel="correspondences")
-    axes[0, 1].hist(statistics.angle_residual, bins=np.linspace(-25, 25, 51), color="tab:green")
-    axes[0, 1].set(title="orientation residual", xlabel="degrees", ylabel="correspondences")
-    _plot_classes(axes[1, 0], statistics)
-    causes = {cause: count for cause, count in statistics.rejects.items() if count}
-    axes[1, 1].barh(list(causes)[::-1], list(causes.values())[::-1], color="tab:red")
-    axes[1, 1].set(title="keypoints without a correspondence, by cause", xscale="log")
-    axes[1, 1].set_xlabel("keypoints; those about depth once an image, the others once a pair")
-    figure.suptitle(title)
-    return figure
-
-
-def _plot_classes(axis: Any, statistics: Statistics) -> None:
-    counts = statistics.table()
-    axis.imshow(np.log10(np.maximum(counts, 0.5)), cmap="viridis", aspect="auto")
-    for (row, column), count in np.ndenumerate(counts):
-        colour = "black" if count > 0.2 * counts.max() else "white"
-        axis.text(column, row, f"{count}", ha="center", va="center", color=colour, fontsize=8)
-    scales = [f"{low:g}-{high:g}x" if np.isfinite(high) else f"> {low:g}x" for low, high in pairwise(SCALE_EDGES)]
-    angles = [f"{low:g}-{high:g}°" for low, high in pairwise(ANGLE_EDGES)]
-    axis.set_xticks(range(len(scales)), scales, fontsize=8)
-    axis.set_yticks(range(len(angles)), angles, fontsize=8)
-    axis.set(title="correspondences by both", xlabel="scales differ by", ylabel="orientations differ by")

@@ -31,8 +31,7 @@ from logpolar.evaluation.sfm.photos import choose_photos, write_photos
 from logpolar.features.extractor import Extractor
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import SiftDetector
-from logpolar.sfm.mapper import NoModelError
-from logpolar.sfm.pipeline import DATABASE, MODELS
+from logpolar.sfm.mapper import DATABASE, MODELS, NoModelError
 from synthetic_world import standard_world, write_workspace
 
 TEST = StructureTest(keypoints=700, repeats=1)
@@ -220,7 +219,7 @@ class TestExtractor:
     def test_reduced_images_have_keypoints_in_their_own_pixels(self, photos):
         path = photos[1] / "view0.png.png"
         ours = open_descriptor_extractor("rootsift", 50, 160).extract(path)
-        theirs = Extractor("logpolar-96", SiftDetector(50), 160).extract(path)
+        theirs = Extractor("logpolar-96", SiftDetector(50), max_size=160).extract(path)
         np.testing.assert_array_equal(ours.keypoints.table, theirs.keypoints.table)
         assert ours.keypoints.xy.max() > 160
 

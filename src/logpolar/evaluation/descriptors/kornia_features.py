@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.errors import LogpolarError, MissingExtraError
+from logpolar.errors import LogpolarError, MissingExtraError, in_one_line
 from logpolar.evaluation.descriptors.patch_networks import check_torch, read_weights
-from logpolar.evaluation.descriptors.specs import Spec, in_short, plain_value
+from logpolar.evaluation.descriptors.specs import Spec, plain_value
 from logpolar.evaluation.descriptors.whole_features import Extract, strongest
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import Detector
@@ -95,7 +95,7 @@ def open_kornia_feature(spec: Spec, most: int, device: str) -> tuple[Extract, di
     try:
         module = kind(**{key: value for key, value in counts.items() if key in known and key not in options}, **options)
     except (TypeError, ValueError, KeyError, RuntimeError) as error:
-        raise spec.error(f"kornia cannot make it of these options ({in_short(error)})") from error
+        raise spec.error(f"kornia cannot make it of these options ({in_one_line(error)})") from error
     if spec.file in NETWORKS:
         _load(spec, module.net if spec.file == "XFeat" else module, weights)
     run = _runner(spec, module.to(device).eval(), device)
@@ -152,7 +152,7 @@ def _load(spec: Spec, module: nn.Module, weights: Any) -> None:
         if lacking:
             raise KeyError(lacking[0])
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
-        raise spec.error(f"{spec.given[WEIGHTS]}: not the weights of {spec.file} ({in_short(error)})") from error
+        raise spec.error(f"{spec.given[WEIGHTS]}: not the weights of {spec.file} ({in_one_line(error)})") from error
 
 
 def _runner(spec: Spec, module: nn.Module, device: str) -> Callable[..., Any]:
@@ -167,7 +167,9 @@ def _runner(spec: Spec, module: nn.Module, device: str) -> Callable[..., Any]:
         except (LogpolarError, KeyboardInterrupt):
             raise
         except Exception as error:  # of any kind: kornia's own, torch's, of shapes
-            raise spec.error(f"fails on an image of {gray.shape[1]} x {gray.shape[0]} ({in_short(error)})") from error
+            raise spec.error(
+                f"fails on an image of {gray.shape[1]} x {gray.shape[0]} ({in_one_line(error)})"
+            ) from error
 
     return run
 

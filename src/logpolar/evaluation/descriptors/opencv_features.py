@@ -16,7 +16,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.evaluation.descriptors.specs import Spec, in_short, plain_value
+from logpolar.errors import in_one_line
+from logpolar.evaluation.descriptors.specs import Spec, plain_value
 from logpolar.evaluation.descriptors.whole_features import Extract, strongest, unit_vectors
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import Detector, FeatureDetector
@@ -35,7 +36,7 @@ def open_opencv_detector(spec: Spec, most: int) -> tuple[Detector, dict[str, Any
     try:
         feature.detect(_NOISE, None)
     except cv2.error as error:
-        raise spec.error(f"OpenCV's {spec.file} fails ({in_short(error)})") from error
+        raise spec.error(f"OpenCV's {spec.file} fails ({in_one_line(error)})") from error
     return FeatureDetector(feature, most), identity
 
 
@@ -47,7 +48,7 @@ def open_opencv_feature(spec: Spec, most: int) -> tuple[Extract, dict[str, Any],
     except cv2.error as error:
         if error.code == cv2.Error.StsNotImplemented:
             raise spec.error(f"OpenCV's {spec.file} does not describe; it may do as --detector") from error
-        raise spec.error(f"OpenCV's {spec.file} fails ({in_short(error)})") from error
+        raise spec.error(f"OpenCV's {spec.file} fails ({in_one_line(error)})") from error
 
     def extract(view: NDArray[np.uint8]) -> tuple[Keypoints, FloatArray]:
         found, raw = feature.detectAndCompute(view, None)
@@ -74,7 +75,7 @@ def _make(spec: Spec, most: int) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     try:
         feature = create(**counts, **options)
     except (cv2.error, TypeError, ValueError) as error:
-        raise spec.error(f"OpenCV cannot make it of these options ({in_short(error)})") from error
+        raise spec.error(f"OpenCV cannot make it of these options ({in_one_line(error)})") from error
     return feature, options, {**identity, "opencv": cv2.__version__}
 
 

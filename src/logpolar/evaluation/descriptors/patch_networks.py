@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logpolar.errors import LogpolarError, MissingExtraError
-from logpolar.evaluation.descriptors.specs import Spec, in_short
-from logpolar.evaluation.pairs import Describe
+from logpolar.errors import LogpolarError, MissingExtraError, in_one_line
+from logpolar.evaluation.descriptors.specs import Spec
+from logpolar.evaluation.pairs import Describe, describe_views
 from logpolar.images import to_gray
 from logpolar.keypoints import Keypoints
 from logpolar.sampling import Cartesian, ImagePyramid
@@ -101,7 +101,7 @@ def _checked(spec: Spec, describe: Describe) -> Describe:
         except LogpolarError:
             raise
         except Exception as error:  # onnxruntime's own errors share no base class
-            raise spec.error(f"{spec.file}: cannot run the network ({in_short(error)})") from error
+            raise spec.error(f"{spec.file}: cannot run the network ({in_one_line(error)})") from error
         if raw.ndim != 2 or len(raw) != len(keypoints):
             raise spec.error(f"{spec.file}: gives shape {raw.shape} for {len(keypoints)} patches, not (count, values)")
         if not np.isfinite(raw).all():
@@ -151,11 +151,9 @@ def _on_cpu(module: nn.Module, settings: Mapping[str, Any]) -> Callable[[FloatAr
 
 
 def describe_on_gpu(network: Callable[[Tensor], Tensor], pattern: Pattern, device: str) -> Describe:
-    """``torch_describer`` in full float32."""
-    from logpolar.evaluation.descriptors.torch_describer import torch_describer
-    from logpolar.models.torch_description import full_float32
+    from logpolar.models.runtimes.torch_device import TorchDescriber
 
-    return torch_describer(full_float32(network), pattern, device)
+    return describe_views(TorchDescriber(network, pattern, device))
 
 
 def _onnx_network(spec: Spec, content: bytes) -> tuple[Callable[[Array], FloatArray], int]:
@@ -170,7 +168,7 @@ def _onnx_network(spec: Spec, content: bytes) -> tuple[Callable[[Array], FloatAr
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", empty)
             session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's own errors share no base class
-        raise spec.error(f"{spec.file}: no ONNX network with its weights inside ({in_short(error)})") from error
+        raise spec.error(f"{spec.file}: no ONNX network with its weights inside ({in_one_line(error)})") from error
     inputs = session.get_inputs()
     if len(inputs) != 1:
         raise spec.error(f"{spec.file}: the network takes {len(inputs)} inputs, not patches alone")
@@ -192,7 +190,7 @@ def _torch_module(spec: Spec, content: bytes, settings: Mapping[str, Any], devic
     try:
         module: nn.Module = torch.jit.load(io.BytesIO(content), map_location=device)  # type: ignore[no-untyped-call]
     except Exception as error:  # of several kinds, RuntimeError and those of zip files among them
-        raise spec.error(f"{spec.file}: no TorchScript network ({in_short(error)})") from error
+        raise spec.error(f"{spec.file}: no TorchScript network ({in_one_line(error)})") from error
     return module.eval()
 
 
@@ -220,7 +218,7 @@ def _kornia_module(spec: Spec, content: bytes, settings: Mapping[str, Any]) -> n
         module.load_state_dict(_as_tfeat(state) if spec.name in ("tfeat", "hardtfeat") else state)
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
         what = "whitening of MKD" if spec.name == "mkd" else f"weights of {KORNIA_CLASSES[spec.name]}"
-        raise spec.error(f"{spec.file}: not the {what} ({in_short(error)})") from error
+        raise spec.error(f"{spec.file}: not the {what} ({in_one_line(error)})") from error
     return module
 
 

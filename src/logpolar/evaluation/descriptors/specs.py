@@ -81,12 +81,6 @@ def plain_value(text: str) -> bool | int | float | str:
     return text
 
 
-def in_short(error: Exception) -> str:
-    """What a library says, as part of one line."""
-    words = " ".join(f"{type(error).__name__}: {error}".split())
-    return words if len(words) <= 200 else f"{words[:200]} ..."
-
-
 def _positive(text: str) -> float:
     expected = "a positive number"
     try:

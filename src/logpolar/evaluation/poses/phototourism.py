@@ -22,11 +22,12 @@ from logpolar.distributed import in_processes
 from logpolar.evaluation.poses.options import RATIOS, PhototourismOptions
 from logpolar.evaluation.poses.prepared import DescribedImage, ImagePair, PreparedScene
 from logpolar.evaluation.poses.scenes import PosedScene
-from logpolar.evaluation.poses.scores import PoseScore, find_pose, plain
+from logpolar.evaluation.poses.scores import PoseScore, find_pose
 from logpolar.evaluation.poses.stereo import NO_POSE, Errors, pose_error, relative_pose, shares_within
 from logpolar.geometry.cameras import Camera
 from logpolar.matching.nearest import MatchingOptions, match_descriptors
 from logpolar.sfm.known_cameras import map_images
+from logpolar.storage.documents import rounded
 from logpolar.types import FloatArray
 
 Progress = Callable[[list[ImagePair]], Iterable[ImagePair]]
@@ -97,8 +98,8 @@ class StereoResult:
         ]
         return {
             **self.score.to_dict(),
-            "matches_median": plain(self.matches_median),
-            "inliers_median": plain(self.inliers_median),
+            "matches_median": rounded(self.matches_median),
+            "inliers_median": rounded(self.inliers_median),
             "columns": ["first", "second", "rotation_error", "translation_error", "matches", "inliers"],
             "rows": rows,
         }
@@ -181,7 +182,7 @@ class MultiViewResult:
             str(size): {**self.scores[size].to_dict(), "bags": [_bag_dict(bag) for bag in bags]}
             for size, bags in self.bags.items()
         }
-        return {**self.score.to_dict(), "registered": plain(self.registered), "sizes": sizes}
+        return {**self.score.to_dict(), "registered": rounded(self.registered), "sizes": sizes}
 
 
 def _bag_dict(bag: BagResult) -> dict[str, Any]:
@@ -267,7 +268,7 @@ class PoseResults:
     def to_dict(self) -> dict[str, Any]:
         return {
             "ratio": self.ratio,
-            "maa10_by_tuned_ratio": {f"{ratio:g}": plain(maa) for ratio, maa in self.tuned.items()},
+            "maa10_by_tuned_ratio": {f"{ratio:g}": rounded(maa) for ratio, maa in self.tuned.items()},
             "mean": {views: score.to_dict() for views, score in self.means().items()},
             "stereo": {scene: result.to_dict() for scene, result in self.stereo.items()},
             "multi_view": {scene: result.to_dict() for scene, result in self.multi_view.items()},
@@ -277,12 +278,12 @@ class PoseResults:
         """A line for each scene and kind of views, then the means; a scene without a number has None."""
         nothing = dict.fromkeys(("matches_median", "inliers_median", "registered"))
         for scene, stereo in self.stereo.items():
-            medians = {name: plain(getattr(stereo, name)) for name in ("matches_median", "inliers_median")}
+            medians = {name: rounded(getattr(stereo, name)) for name in ("matches_median", "inliers_median")}
             yield {"scene": scene, "views": "two", **stereo.score.to_dict(), **nothing, **medians}
         for scene, several in self.multi_view.items():
             for size, score in several.scores.items():
                 yield {"scene": scene, "views": f"bags of {size}", **score.to_dict(), **nothing}
-            registered = {"registered": plain(several.registered)}
+            registered = {"registered": rounded(several.registered)}
             yield {"scene": scene, "views": "several", **several.score.to_dict(), **nothing, **registered}
         for views, score in self.means().items():
             yield {"scene": "mean", "views": views, **score.to_dict(), **nothing}

@@ -20,6 +20,7 @@ from logpolar.errors import MissingExtraError
 from logpolar.evaluation.poses.stereo import Errors, mean_average_accuracy, pose_from_essential, shares_within
 from logpolar.geometry.cameras import Camera, Matrix
 from logpolar.geometry.two_view import Points, estimate_essential
+from logpolar.storage.documents import rounded
 
 MAP_THRESHOLDS = (5.0, 10.0, 15.0)
 """Degrees, of the manner of 2019."""
@@ -58,11 +59,7 @@ class PoseScore:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; None, unlike NaN, is JSON."""
-        return {"pairs": self.pairs, "maa10": plain(self.maa10), "map15": plain(self.map15)}
-
-
-def plain(value: float) -> float | None:
-    return None if math.isnan(value) else round(value, 5)
+        return {"pairs": self.pairs, "maa10": rounded(self.maa10), "map15": rounded(self.map15)}
 
 
 def map15(errors: ArrayLike) -> float:

@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 from numpy.typing import ArrayLike
 
-from logpolar.geometry.cameras import Camera, Matrix
+from logpolar.geometry.cameras import Camera, Matrix, direction_degrees, rotation_degrees
 from logpolar.geometry.two_view import Geometry, Points, estimate_essential, to_rays
 from logpolar.matching.nearest import MatchingOptions, match_descriptors
 from logpolar.types import FloatArray
@@ -84,11 +84,8 @@ def relative_pose(first: Camera, second: Camera) -> tuple[Matrix, Matrix]:
 
 def pose_error(truth: tuple[Matrix, Matrix], found: tuple[Matrix, Matrix]) -> Errors:
     """Degrees between the rotations, and between the lines of the translations; 0 for one of no length."""
-    # The chord, since the cosine of a small angle is 1 to the last bits.
-    chord = float(np.linalg.norm(truth[0] - found[0]) / math.sqrt(8))
-    turn = 2 * math.degrees(math.asin(min(chord, 1.0)))
-    across, along = np.linalg.norm(np.cross(truth[1], found[1])), abs(np.dot(truth[1], found[1]))
-    return turn, math.degrees(math.atan2(float(across), float(along)))
+    apart = float(direction_degrees(truth[1], found[1]))
+    return float(rotation_degrees(truth[0], found[0])), min(apart, 180 - apart)
 
 
 def mean_average_accuracy(errors: ArrayLike, most: int = 10) -> float:

@@ -5,16 +5,15 @@ Sections are the paper's tables and figures. What has no run is named, with the 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from logpolar.errors import MissingExtraError
-from logpolar.evaluation.formatting import markdown_table
 from logpolar.evaluation.report.runs import Run
 from logpolar.storage.atomic_io import write_whole
+from logpolar.storage.documents import markdown_table, write_json
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ def write_report(
         "sections": [section.to_dict(drawn) for section in sections],
         "figures_left_out": reason,
     }
-    write_whole(folder / "report.json", (json.dumps(document, indent=2) + "\n").encode())
+    write_json(folder / "report.json", document)
     write_whole(markdown, _markdown(sections, runs, linked, reason).encode())
     return [markdown.name, (place / "report.json").as_posix(), *linked.values()], reason
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from logpolar.geometry.cameras import Matrix
+from logpolar.geometry.cameras import Matrix, rotation_degrees
 
 AGREE_DEGREES = 5.0
 AGREE_SHARE = 0.1
@@ -92,9 +92,7 @@ def align(found: Poses, truth: Poses, extent: float) -> Similarity | None:
 
 def pose_errors(found: Poses, truth: Poses, extent: float) -> PoseErrors:
     """Camera by camera, both in the same world."""
-    # The chord, since the cosine of a small angle is 1 to the last bits.
-    chord = np.linalg.norm(found.rotations - truth.rotations, axis=(1, 2)) / np.sqrt(8)
-    degrees = 2 * np.degrees(np.arcsin(np.minimum(chord, 1)))
+    degrees = rotation_degrees(found.rotations, truth.rotations)
     return PoseErrors(degrees, np.linalg.norm(found.centres - truth.centres, axis=1) / extent)
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from logpolar.evaluation.descriptors.registry import Descriptor, open_descriptor
-from logpolar.features.extractor import Features
-from logpolar.images import read_gray, shrink, to_bytes, to_gray
+from logpolar.features.features import Features
+from logpolar.images import downscale, read_gray, to_bytes, to_gray
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import SiftDetector
 from logpolar.types import Image
@@ -31,7 +31,7 @@ class DescriptorExtractor:
         """As ``Extractor.extract``; the descriptor is given the reduced image in 8 bits."""
         gray = read_gray(image) if isinstance(image, str | Path) else to_gray(image)
         height, width = gray.shape
-        small = shrink(gray, self._max_size)
+        small = downscale(gray, self._max_size)
         factors = small.shape[1] / width, small.shape[0] / height
         scaled = self._detector(small) if keypoints is None else keypoints.resized(*factors)
         found = scaled.resized(1 / factors[0], 1 / factors[1]) if keypoints is None else keypoints

@@ -15,7 +15,7 @@ from logpolar.errors import StorageError
 from logpolar.evaluation.poses.scenes import PosedScene
 from logpolar.evaluation.sfm.options import StructureTest
 from logpolar.geometry.cameras import Camera
-from logpolar.images import shrink, to_bytes, to_gray
+from logpolar.images import downscale, to_bytes, to_gray
 from logpolar.storage.atomic_io import write_whole
 
 
@@ -62,6 +62,6 @@ def write_photos(photos: ScenePhotos, folder: Path, factor: float) -> None:
             continue
         pixels = photos.scene.images[row].read()
         if reduced:
-            pixels = to_bytes(shrink(to_gray(pixels), max(round(max(pixels.shape) / factor), 1)))
+            pixels = to_bytes(downscale(to_gray(pixels), max(round(max(pixels.shape) / factor), 1)))
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, cv2.imencode(".png", pixels)[1].tobytes())

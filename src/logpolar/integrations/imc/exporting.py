@@ -28,7 +28,8 @@ from logpolar.features.files import FeatureFile
 from logpolar.features.hloc import open_features
 from logpolar.integrations.imc.config import CATEGORIES, MAX_KEYPOINTS, SubmissionOptions, make_method, task_configs
 from logpolar.matching.files import MatchFile, check_matches, open_matches
-from logpolar.storage.atomic_io import check_place, write_whole
+from logpolar.storage.atomic_io import check_place
+from logpolar.storage.documents import write_json
 
 
 def export_submission(
@@ -72,7 +73,7 @@ def export_submission(
             half.rename(place)
         finally:
             shutil.rmtree(half, ignore_errors=True)
-    write_whole(output / "config.json", (json.dumps(config, indent=4) + "\n").encode())
+    write_json(output / "config.json", config, indent=4)
     return place
 
 

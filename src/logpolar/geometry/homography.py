@@ -1,0 +1,36 @@
+"""Points and keypoints through a homography."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from logpolar.keypoints import Keypoints
+from logpolar.types import Array, Matrix
+
+
+def warp_points(homography: Matrix, xy: Array) -> tuple[Matrix, Matrix]:
+    """Points (N, 2) through a homography (3, 3), or each through its own (N, 3, 3), and the Jacobians (N, 2, 2)."""
+    points = np.concatenate([xy, np.ones((len(xy), 1))], axis=1)
+    projected = np.einsum("...ij,...j->...i", homography, points)
+    depth = projected[:, 2:]
+    warped = projected[:, :2] / depth
+    jacobian = (homography[..., :2, :2] - warped[:, :, None] * homography[..., 2:, :2]) / depth[:, :, None]
+    return warped, jacobian
+
+
+def warp_shape(jacobian: Matrix, keypoints: Keypoints) -> tuple[Matrix, Matrix]:
+    """Angles, in degrees, and sizes that a warp's Jacobian predicts in the second image."""
+    radians = np.radians(keypoints.angle.astype(np.float64))
+    direction = np.einsum("nij,nj->ni", jacobian, np.stack([np.cos(radians), np.sin(radians)], axis=1))
+    return np.degrees(np.arctan2(direction[:, 1], direction[:, 0])), keypoints.size * zoom_of(jacobian)
+
+
+def zoom_of(jacobian: Array) -> Array:
+    """Local magnification of a warp: the square root of the change of area."""
+    area = jacobian[..., 0, 0] * jacobian[..., 1, 1] - jacobian[..., 0, 1] * jacobian[..., 1, 0]
+    return np.asarray(np.sqrt(np.abs(area)))
+
+
+def wrap_degrees(angle: Array) -> Array:
+    """Angles in [-180, 180)."""
+    return np.asarray(np.remainder(angle + 180, 360) - 180)

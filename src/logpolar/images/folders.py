@@ -1,0 +1,53 @@
+"""Finding photos in files, folders and globs."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterable
+from pathlib import Path
+
+from logpolar.errors import ImageError
+
+_ENDINGS = ("jpg", "jpeg", "png", "bmp", "tif", "tiff", "webp", "ppm", "pgm", "pbm", "pnm", "jp2", "exr", "hdr", "avif")
+IMAGE_SUFFIXES = frozenset(f".{ending}" for ending in _ENDINGS)
+"""File name suffixes of images."""
+
+
+def find_images(paths: Iterable[str | Path]) -> dict[str, Path]:
+    """Image files by name, sorted, from files, folders (searched recursively) and globs.
+
+    A file found in a folder is named by its path relative to that folder, with ``/``, as in hloc and COLMAP; any other
+    by its file name. Name collisions, paths that do not exist, and folders and globs without images raise
+    ``ImageError``.
+    """
+    found: dict[str, Path] = {}
+    for path in paths:
+        for name, file in _images_at(str(path)):
+            if name in found and found[name].resolve() != file.resolve():
+                raise ImageError(f"two images would both be called '{name}': {found[name]} and {file}")
+            found[name] = file
+    return dict(sorted(found.items()))
+
+
+def _images_at(path: str) -> list[tuple[str, Path]]:
+    place = Path(path)
+    if place.is_dir():
+        files = sorted(file for file in place.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES and file.is_file())
+        if not files:
+            raise ImageError(f"{path}: no images in this folder")
+        return [(file.relative_to(place).as_posix(), file) for file in files]
+    if place.exists():
+        return [(place.name, place)]
+    if glob.has_magic(path):
+        matches = [Path(match) for match in sorted(glob.glob(path, recursive=True))]  # noqa: PTH207 - absolute globs
+        files = [match for match in matches if match.suffix.lower() in IMAGE_SUFFIXES and match.is_file()]
+        if not files:
+            raise ImageError(f"{path}: no image matches")
+        return [(file.name, file) for file in files]
+    raise ImageError(f"{path}: no such file or folder")
+
+
+def unnamed_images(names: Iterable[str]) -> dict[str, str]:
+    """Names that are not valid UTF-8 and so cannot be stored in HDF5, with the reason."""
+    bad = [name for name in names if name.encode(errors="ignore").decode() != name]
+    return {name: f"{name!a}: the file's name cannot be written in UTF-8" for name in bad}
