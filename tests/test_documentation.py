@@ -37,6 +37,7 @@ NOT_RUN = {
     ".ci/run": "runs the tests, and what stands around them",
     "ruff": "part of .ci/run",
     "mypy": "part of .ci/run",
+    "lint-imports": "part of .ci/run",
     "mkdocs": "part of .ci/run",
     "colmap mapper": "COLMAP's own program, no part of pycolmap, which the same page runs",
     "logpolar extract photos/ -o gpu.h5 --device cuda": "needs a GPU",
