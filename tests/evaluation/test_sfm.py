@@ -32,8 +32,7 @@ from logpolar.evaluation.sfm import (
 from logpolar.features.extractor import Extractor
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import SiftDetector
-from logpolar.sfm.mapper import NoModelError
-from logpolar.sfm.pipeline import DATABASE, MODELS
+from logpolar.sfm.mapper import DATABASE, MODELS, NoModelError
 from synthetic_world import standard_world, write_workspace
 
 TEST = SfmTestOptions(keypoints=700, repeats=1)

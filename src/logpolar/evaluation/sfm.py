@@ -32,18 +32,10 @@ from logpolar.geometry.cameras import Camera
 from logpolar.images import downscale, to_bytes, to_gray
 from logpolar.keypoints.detection import SiftDetector
 from logpolar.matching.nearest import MatchingOptions
-from logpolar.sfm.colmap_sift import SiftOptions, reconstruct_by_sift
-from logpolar.sfm.database_files import connect, verified_pairs
-from logpolar.sfm.mapper import NoModelError
-from logpolar.sfm.pipeline import (
-    DATABASE,
-    MODELS,
-    REPEATS,
-    StructureOptions,
-    StructureReport,
-    map_again,
-    reconstruct_structure,
-)
+from logpolar.sfm import pipeline
+from logpolar.sfm.colmap_sift import SiftOptions, reconstruct_with_sift
+from logpolar.sfm.database_files import read_content
+from logpolar.sfm.mapper import DATABASE, MODELS, NoModelError, SfmReport
 from logpolar.sfm.pycolmap_compat import import_pycolmap, import_pycolmap_4
 from logpolar.sfm.workspace import read_model
 from logpolar.storage.atomic_io import write_whole
@@ -59,7 +51,7 @@ MEANINGS = {
     "right": f"registered images within {AGREE_DEGREES:g} degrees and {AGREE_FRACTION:g} of the extent",
 }
 
-Reconstruct = Callable[[Path, Path], StructureReport]
+Reconstruct = Callable[[Path, Path], SfmReport]
 """A folder of photos into a folder with database, models and report."""
 
 Pose = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
@@ -261,10 +253,10 @@ def by_method(
 ) -> Reconstruct:
     """`logpolar sfm` with the method of a spec."""
     opener = partial(MethodExtractor, spec, test.keypoints, test.max_size or None, engine or {})
-    options, matching = StructureOptions(seed=test.seed), MatchingOptions(ratio if ratio < 1 else None)
+    options, matching = pipeline.SfmOptions(seed=test.seed), MatchingOptions(ratio if ratio < 1 else None)
 
-    def reconstruct(photos: Path, output: Path) -> StructureReport:
-        return reconstruct_structure(photos, output, opener, options, matching, jobs=jobs, progress=True)
+    def reconstruct(photos: Path, output: Path) -> SfmReport:
+        return pipeline.reconstruct(photos, output, opener, options, matching, jobs=jobs, progress=True)
 
     return reconstruct
 
@@ -272,16 +264,16 @@ def by_method(
 def by_colmap(test: SfmTestOptions) -> Reconstruct:
     """COLMAP's own SIFT and matcher."""
     options = SiftOptions(test.keypoints, test.max_size, seed=test.seed)
-    return lambda photos, output: reconstruct_by_sift(photos, output, options, progress=True)
+    return lambda photos, output: reconstruct_with_sift(photos, output, options, progress=True)
 
 
 def measure_structure(
     photos: ScenePhotos, folder: Path, output: Path, reconstruct: Reconstruct, test: SfmTestOptions
 ) -> SceneScore:
     """Reconstruct the photos in ``folder`` into ``output``, with each seed of the test, and compare cameras."""
-    ways: list[tuple[Path, Callable[[], StructureReport]]] = [(output, partial(reconstruct, folder, output))]
+    ways: list[tuple[Path, Callable[[], SfmReport]]] = [(output, partial(reconstruct, folder, output))]
     for seed in range(test.seed + 1, test.seed + test.repeats):
-        ways.append((output / REPEATS / str(seed), partial(map_again, folder, output, seed)))
+        ways.append((output / pipeline.REPEATS / str(seed), partial(pipeline.map_again, folder, output, seed)))
     scores = []
     for place, way in ways:
         report = None
@@ -376,12 +368,10 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return rounded(float(np.mean(known))) if known else None
 
 
-def score_structure(photos: ScenePhotos, database: Path, place: Path, report: StructureReport | None) -> StructureScore:
+def score_structure(photos: ScenePhotos, database: Path, place: Path, report: SfmReport | None) -> StructureScore:
     """The score of models below a folder; the report is None if there are none."""
-    with connect(database) as tables:
-        (keypoints,) = tables.execute("SELECT COALESCE(SUM(rows), 0) FROM keypoints").fetchone()
-    images = len(photos.names)
-    start = images, sum(photos.reduced), keypoints / images, images * (images - 1) // 2, verified_pairs(database)
+    images, content = len(photos.names), read_content(database)
+    start = images, sum(photos.reduced), content.keypoints / images, images * (images - 1) // 2, content.verified
     if report is None:
         return StructureScore(*start, 0, [], 0, 0, math.nan, math.nan, PoseErrors(np.zeros(0), np.zeros(0)))
     found = read_poses(place / MODELS / str(report.model))
