@@ -166,9 +166,9 @@ class TestTables:
             "16 of 20",
         )
         assert (one["points"], one["track length"], one["reprojection, px"]) == ("1700", "3.46", "0.68")
-        assert (one["rotation"], one["position"], one["pairs verified"]) == ("0.12", "0.046", "77 of 190")
+        assert (one["rotation, °"], one["position"], one["pairs verified"]) == ("0.12", "0.046", "77 of 190")
         assert (one["keypoints"], one["ratio"]) == ("1234", "0.85")
-        assert (rows["two", "SIFT"]["registered"], rows["two", "SIFT"]["rotation"]) == ("0 of 10 (0 - 0)", "–")
+        assert (rows["two", "SIFT"]["registered"], rows["two", "SIFT"]["rotation, °"]) == ("0 of 10 (0 - 0)", "–")
         assert (rows["all", "SIFT"]["registered"], rows["all", "SIFT"]["keypoints"]) == ("9.25 of 30 (8 - 11)", "–")
         assert section.ours["sfm"]["polar"]["one"]["points"] == 1700
         assert counts(section.runs[0]) == "30 images (20 of one, 10 of two)"
