@@ -61,7 +61,7 @@ def calibration_patches(model: Model, sources: Sequence[str], max_size: int | No
 
 def _from_file(model: Model, path: Path, most: int, random: np.random.Generator) -> list[FloatArray]:
     with CorrespondenceFile(path) as file:
-        used = [number for number, image in enumerate(file.images) if image.part == "train"]
+        used = [number for number, image in enumerate(file.images) if image.split == "train"]
         return [
             _cut(model, to_gray(file.read_image(number)), file.read_keypoints(number), random)
             for number in random.permutation(used)[:most].tolist()
