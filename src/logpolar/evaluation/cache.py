@@ -174,7 +174,7 @@ def image_digest(view: NDArray[np.uint8], keypoints: Keypoints) -> str:
 def scene_identity(file: CorrespondenceFile) -> dict[str, str]:
     """Identity of a correspondence file, from its settings, counts and tables, without reading all of it."""
     digest = hashlib.sha256(json.dumps([file.settings, file.counts()], sort_keys=True).encode())
-    digest.update(repr([(entry.name, entry.part, entry.size) for entry in file.images]).encode())
+    digest.update(repr([(entry.name, entry.split, entry.size) for entry in file.images]).encode())
     for table, name in (("images", "keypoints"), ("images", "data"), ("pairs", "images"), ("pairs", "correspondences")):
         digest.update(np.ascontiguousarray(file.column(table, name)).astype(np.int64).tobytes())
     return {"scene": digest.hexdigest()[:32]}
