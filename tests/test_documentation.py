@@ -118,8 +118,9 @@ def test_what_is_not_run_is_on_some_page():
         assert any(line.startswith(start) for line in lines), start
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "results.md"], ids=name_of)
 def test_commands_and_options_in_the_text_exist(page):
+    """But for results.md, which records the commands as they were run, with the options of their version."""
     for command in inline_commands(page):
         words = [word for word in re.split(r"[\s,]+", command) if not re.fullmatch(r"[.…]+|[A-Z]+", word)]
         assert unknown_options(words) == set(), command
