@@ -56,11 +56,11 @@ def test_variants_name_a_parent_that_ships():
 @pytest.mark.parametrize("name", shipped_models())
 def test_they_recognise_keypoints(name, gray):
     model = load_model(name)
-    runtime = OnnxruntimeDescriber(model)
+    describer = OnnxruntimeDescriber(model)
     pixels = to_bytes(gray)
     pair = make_view_pair(pixels[:300, :300], pixels[300:], ViewOptions(max_zoom=2), np.random.default_rng(2))
     score = score_pairs(
-        [pair], lambda view, points: runtime.describe(sample_patches(to_gray(view), points, model.sampling))
+        [pair], lambda view, points: describer.describe_patches(sample_patches(to_gray(view), points, model.sampling))
     )
     assert score.correspondences > 40
     assert score.rank1 > 0.9
