@@ -1,4 +1,4 @@
-"""logpolar colmap: databases of COLMAP."""
+"""logpolar colmap: COLMAP databases."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from logpolar.sfm.redescription import RedescriptionOptions
 if TYPE_CHECKING:
     from logpolar.sfm.database_files import DatabaseReport
 
-_output = click.option("--output", "-o", type=click.Path(path_type=Path), required=True, help="New COLMAP database.")
+_PATH = click.Path(path_type=Path)
+_output = click.option("--output", "-o", type=_PATH, required=True, help="New COLMAP database.")
 _overwrite = click.option("--overwrite", is_flag=True, help="Replace OUTPUT, if it is a COLMAP database.")
 
 
@@ -34,41 +35,33 @@ _overwrite = click.option("--overwrite", is_flag=True, help="Replace OUTPUT, if 
     "colmap mapper --database_path new.db --image_path photos --output_path sparse",
 )
 def colmap() -> None:
-    """Databases of COLMAP, with our keypoints, descriptors and verified matches. Needs the extra 'sfm'."""
+    """COLMAP databases with our keypoints, descriptors and verified matches. Needs the extra 'sfm'."""
 
 
 @colmap.command(
-    short_help="Feature and match files into a database.",
+    short_help="Write feature and match files into a database.",
     epilog="Example: logpolar colmap export features.h5 matches.h5 --images photos/ -o database.db",
 )
-@click.argument("features", type=click.Path(path_type=Path))
-@click.argument("matches", type=click.Path(path_type=Path), required=False)
-@click.option("--images", type=click.Path(path_type=Path), help="Folder of the photos, whose EXIF tells the cameras.")
-@click.option(
-    "--cameras", type=click.Path(path_type=Path), help="Database whose cameras, images and rigs are taken instead."
-)
+@click.argument("features", type=_PATH)
+@click.argument("matches", type=_PATH, required=False)
+@click.option("--images", type=_PATH, help="Folder of the photos; cameras are guessed from EXIF.")
+@click.option("--cameras", type=_PATH, help="Database to copy cameras, images and rigs from instead.")
 @_output
 @settings_options(ExportOptions)
 @_overwrite
 def export(
-    features: Path,
-    matches: Path | None,
-    images: Path | None,
-    cameras: Path | None,
-    output: Path,
-    overwrite: bool,
-    **settings: Any,
+    features: Path, matches: Path | None, images: Path | None, cameras: Path | None, output: Path, **settings: Any
 ) -> None:
     """Write FEATURES and MATCHES, of `extract` and `match-features` or of hloc, into a new COLMAP database.
 
     Matches are verified by two-view geometry, so that `colmap mapper` can start at once. Without MATCHES the database
-    has keypoints and descriptors only. OUTPUT is written whole or not at all.
+    has only keypoints and descriptors. OUTPUT is written atomically.
     """
     from logpolar.sfm.export import export_database
 
     if (images is None) == (cameras is None):
         raise LogpolarError("give the photos (--images) or another database's cameras (--cameras), one of them")
-    options = make_settings(ExportOptions, settings)
+    overwrite, options = settings.pop("overwrite"), make_settings(ExportOptions, settings)
     _tell(output, export_database(features, matches, output, images, cameras, options, overwrite, progress=True))
 
 
@@ -76,8 +69,8 @@ def export(
     short_help="Describe the keypoints of a database, and match them anew.",
     epilog="Example: logpolar colmap redescribe database.db photos/ -o new.db --model logpolar-96",
 )
-@click.argument("database", type=click.Path(path_type=Path))
-@click.argument("photos", type=click.Path(path_type=Path))
+@click.argument("database", type=_PATH)
+@click.argument("photos", type=_PATH)
 @_output
 @description_options
 @settings_options(RedescriptionOptions)
@@ -85,25 +78,17 @@ def export(
 @ratio_option
 @jobs_option
 @_overwrite
-def redescribe(
-    database: Path,
-    photos: Path,
-    output: Path,
-    pairs: Path | None,
-    ratio: float,
-    jobs: int,
-    overwrite: bool,
-    **settings: Any,
-) -> None:
+def redescribe(database: Path, photos: Path, output: Path, pairs: Path | None, ratio: float, **settings: Any) -> None:
     """Describe the keypoints of a COLMAP database with our model, match and verify them, into a new database.
 
-    Cameras, images, rigs and keypoints stay as they are; scale and orientation are those stored. DATABASE itself is
-    never changed. A second run continues where the first one stopped.
+    Cameras, images, rigs and keypoints are kept, with their stored scale and orientation. DATABASE itself is never
+    changed. A second run resumes an interrupted one.
     """
     from logpolar.matching.nearest import MatchingOptions
     from logpolar.sfm.redescription import redescribe_database
 
     opener = extractor_opener(**take_extraction(settings))
+    jobs, overwrite = settings.pop("jobs"), settings.pop("overwrite")
     options = make_settings(RedescriptionOptions, settings)
     with continuing(output.with_name(f"{output.name}.features.h5")):
         report = redescribe_database(
@@ -114,12 +99,12 @@ def redescribe(
 
 def _tell(output: Path, report: DatabaseReport) -> None:
     if report.columns == 2:
-        click.echo("the keypoints have no scale and orientation: taken as 4 px and upright, stored as positions alone")
+        click.echo("keypoints have no scale and orientation: described as 4 px and upright, stored as positions")
     if report.descriptor_bytes < 512:
-        click.echo("descriptors are stored in 8 bits, COLMAP 3 has no others; do not match them with COLMAP itself")
+        click.echo("descriptors are stored in 8 bits, as COLMAP 3 requires; do not match them with COLMAP itself")
     click.echo(f"{output}: {report.images} images, {report.keypoints} keypoints")
     if report.pairs:
         verified = f"; {report.verified} pairs verified, with {report.inliers} matches" if report.verified else ""
         click.echo(f"{report.pairs} pairs matched, {report.matches} matches{verified}")
     else:
-        click.echo("no matches: COLMAP cannot match these descriptors, make them with `logpolar match-features`")
+        click.echo("no matches: COLMAP cannot match these descriptors; use `logpolar match-features`")
