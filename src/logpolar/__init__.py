@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from logpolar.keypoints import Keypoints as Keypoints
     from logpolar.keypoints.detection import FeatureDetector as FeatureDetector
     from logpolar.keypoints.detection import SiftDetector as SiftDetector
+    from logpolar.matching.files import MatchFile as MatchFile
     from logpolar.matching.nearest import MatchingOptions as MatchingOptions
     from logpolar.matching.nearest import match_descriptors as match_descriptors
     from logpolar.models import load_model as load_model
@@ -45,6 +46,7 @@ _HOME = {
     "ImagePyramid": "sampling",
     "LogPolar": "sampling",
     "LogpolarError": "errors",
+    "MatchFile": "matching.files",
     "MatchingOptions": "matching.nearest",
     "SiftDetector": "keypoints.detection",
     "estimate_essential": "geometry.two_view",

@@ -46,9 +46,9 @@ def match(
     """Match two photos and draw or store the result."""
     import numpy as np
 
-    from logpolar.features.files import FeatureWriter
     from logpolar.geometry.two_view import Geometry, estimate_fundamental, estimate_homography
     from logpolar.images import read_image
+    from logpolar.matching.files import PairWriter
     from logpolar.matching.nearest import MatchingOptions, match_descriptors
     from logpolar.viewing.drawing import draw_matches, write_picture
 
@@ -77,7 +77,7 @@ def match(
     if geometry != "none":
         click.echo(f"{verified.inlier_count} of them agree with one {geometry} ({threshold:g} px)")
     if h5:
-        with FeatureWriter(h5, extractor.settings, overwrite=True) as writer:
+        with PairWriter(h5, extractor.settings, overwrite=True) as writer:
             for name, found in {names[0]: ours, names[1]: theirs}.items():
                 writer.add(name, found)
             writer.add_matches(*names, len(ours), matches)
