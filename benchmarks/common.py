@@ -13,7 +13,7 @@ import numpy as np
 
 from logpolar.images import to_gray
 from logpolar.keypoints import Keypoints
-from logpolar.models.processor import CAP, prepare_openvino
+from logpolar.models.runtimes.processor import CAP, prepare_openvino
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -20,7 +20,7 @@ from common import large_photo, random_keypoints, save
 from logpolar.features.extractor import Extractor
 from logpolar.models import Model, load_model
 from logpolar.models.network import DescriptorNetwork
-from logpolar.models.torch_description import TorchDescriber, network_on
+from logpolar.models.runtimes.torch_device import TorchDescriber, network_on
 from logpolar.sampling.torch_lookup import TorchPyramids
 from logpolar.settings import DEFAULT_MODEL
 
@@ -46,14 +46,14 @@ def measure(model: Model) -> dict[str, Any]:
     found: dict[str, Any] = {"network": roofline(model.network())}
     least = found["network"]["least_seconds"]
     for precision in ("float32", "float16"):
-        network = network_on(model, "cuda", precision)
-        describer = TorchDescriber(network, model.sampling, CHUNK, fuse=True)
+        network = network_on(model, torch.device("cuda"), precision == "float16")
+        describer = TorchDescriber(network, model.sampling, "cuda", CHUNK, fuse=True)
         torch.cuda.reset_peak_memory_stats()
-        apart = (describer.describe(pyramids, image[:KEYPOINTS], table[:KEYPOINTS]) - expected).abs().max()
+        apart = (describer.describe_on_device(pyramids, image[:KEYPOINTS], table[:KEYPOINTS]) - expected).abs().max()
         patches = torch.rand(CHUNK, model.sampling.rows, model.sampling.columns, device="cuda")
-        with torch.inference_mode():
+        with torch.inference_mode(), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
             _, alone, _ = quartiles(network, patches, amount=CHUNK)
-        fast, whole, slow = quartiles(describer.describe, pyramids, image, table, amount=len(table))
+        fast, whole, slow = quartiles(describer.describe_on_device, pyramids, image, table, amount=len(table))
         found[precision] = {
             "descriptors_per_second": round(1 / whole),
             "descriptors_per_second_quartiles": [round(1 / slow), round(1 / fast)],

@@ -18,9 +18,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from logpolar.datasets.files import CorrespondenceFile
-from logpolar.evaluation.descriptors.torch_describer import torch_describer
-from logpolar.evaluation.pairs import mean_score, score_file
-from logpolar.models import load_model
+from logpolar.evaluation.pairs import describe_views, mean_score, score_file
+from logpolar.models.describers import open_describer
 from logpolar.training.config import find_files, read_config
 from logpolar.training.data import TrainingData, load_training_data
 from logpolar.training.distributed import World
@@ -44,8 +43,7 @@ def read_variants(path: Path) -> dict[str, list[str]]:
 
 
 def measure(model: Path, files: list[Path], pairs: int, device: str) -> dict[str, Any]:
-    loaded = load_model(model)
-    describe = torch_describer(loaded.network().to(device), loaded.sampling, device)
+    describe = describe_views(open_describer(model, device=device, precision="float32", runtime="torch"))
     scores = {}
     for path in files:
         with CorrespondenceFile(path) as file:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import cv2
 
-from logpolar.cli.options import open_extractor
 from logpolar.features.batch import extract_images
+from logpolar.features.extractor import Extractor
 from logpolar.images import find_images
 from logpolar.matching.files import match_pairs
 from logpolar.matching.pairs import exhaustive_pairs
@@ -16,7 +16,7 @@ from synthetic_world import standard_world
 
 
 def open_few(max_keypoints: int = 300, threads: int = 0):
-    return open_extractor("logpolar-96", 0, "onnxruntime", max_keypoints, threads)
+    return Extractor("logpolar-96", max_keypoints=max_keypoints, max_size=None, threads=threads)
 
 
 def make_scene(place: Path) -> Path:

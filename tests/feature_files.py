@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from logpolar.features.extractor import Features
+from logpolar.features.features import Features
 from logpolar.features.files import FeatureWriter
 from logpolar.keypoints import Keypoints
 

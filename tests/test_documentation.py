@@ -27,7 +27,6 @@ from documentation import (
     unknown_options,
 )
 from documentation_inputs import write_inputs
-from logpolar.evaluation.descriptors import torch_describer
 from logpolar.training.config import read_config
 
 NOT_RUN = {
@@ -40,7 +39,7 @@ NOT_RUN = {
     "mypy": "part of .ci/run",
     "mkdocs": "part of .ci/run",
     "colmap mapper": "COLMAP's own program, no part of pycolmap, which the same page runs",
-    "logpolar extract photos/ -o gpu.h5 --runtime cuda": "needs a GPU",
+    "logpolar extract photos/ -o gpu.h5 --device cuda": "needs a GPU",
     "logpolar train my.toml -o my-model": "days on a CPU; the trial before it is run, and its model stands in",
 }
 """All that is not run, by how the line begins. Those of logpolar are parsed."""
@@ -62,7 +61,6 @@ def inputs(photo, tmp_path_factory) -> Path:
 def test_all_blocks_of_a_page_run(page, inputs, tmp_path, monkeypatch, capsys):
     place = shutil.copytree(inputs, tmp_path / "place")
     monkeypatch.chdir(place)
-    monkeypatch.setattr(torch_describer, "_CHUNK", 64)  # small validations need small chunks
     blocks, names, printed = blocks_of(page), {}, ""
     assert {block.language for block in blocks} <= LANGUAGES
     for block in blocks:

@@ -12,7 +12,6 @@ import torch
 
 from logpolar.datasets.homographies import build_photos
 from logpolar.datasets.options import CorrespondenceRules, KeypointRules, PhotoOptions, SplitRules, ViewOptions
-from logpolar.evaluation.descriptors import torch_describer
 from logpolar.models import onnx_export
 from logpolar.training import run
 
@@ -64,8 +63,7 @@ def build_set(photo: np.ndarray, folder: Path) -> None:
 
 
 def without_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out the ONNX graphs, which take longer than all else, and describe few patches at a time."""
-    monkeypatch.setattr(torch_describer, "_CHUNK", 64)
+    """Leave out the ONNX graphs, which take longer than all else."""
     for module in (onnx_export, run):
         monkeypatch.setattr(module, "export_graph", lambda network, card="": b"no graph")
 

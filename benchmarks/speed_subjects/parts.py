@@ -6,7 +6,7 @@ import cv2
 
 from logpolar.keypoints.detection import SiftDetector
 from logpolar.models import load_model
-from logpolar.models.runtimes import open_runtime
+from logpolar.models.describers import open_describer
 from logpolar.sampling import LogPolar, sample_patches
 from speed_subjects import peers
 from speed_subjects.inputs import COUNT, LARGE, SMALL, gray_picture, picture, random_descriptors, random_keypoints
@@ -49,9 +49,9 @@ def network(settings: Settings) -> Subject:
     def ours(model: str) -> Work:
         name, _, runtime = model.partition("@")
         loaded = load_model(name)
-        opened = open_runtime(loaded, runtime, settings.threads)  # type: ignore[arg-type]
+        opened = open_describer(loaded, runtime=runtime, threads=settings.threads)  # type: ignore[arg-type]
         patches = sample_patches(gray_picture(SMALL), random_keypoints(COUNT, SMALL), loaded.sampling)
-        return lambda: opened.describe(patches)
+        return lambda: opened.describe_patches(patches)
 
     def theirs(chunk: int) -> Case:
         return Case(f"kornia HardNet, chunks of {chunk}", lambda: peers.kornia_network(COUNT, chunk), COUNT)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from logpolar.datasets.files import CorrespondenceFile as CorrespondenceFile
     from logpolar.errors import LogpolarError as LogpolarError
     from logpolar.features.extractor import Extractor as Extractor
-    from logpolar.features.extractor import Features as Features
+    from logpolar.features.features import Features as Features
     from logpolar.features.files import FeatureFile as FeatureFile
     from logpolar.geometry.two_view import estimate_essential as estimate_essential
     from logpolar.geometry.two_view import estimate_fundamental as estimate_fundamental
@@ -41,7 +41,7 @@ _HOME = {
     "Extractor": "features.extractor",
     "FeatureDetector": "keypoints.detection",
     "FeatureFile": "features.files",
-    "Features": "features.extractor",
+    "Features": "features.features",
     "Keypoints": "keypoints",
     "ImagePyramid": "sampling",
     "LogPolar": "sampling",

@@ -21,11 +21,13 @@ DEFAULT_MAX_SIZE = 1600
 DEFAULT_RATIO = 0.9
 """Ratio test: largest accepted best distance over second best."""
 
-RuntimeName: TypeAlias = Literal["onnxruntime", "openvino", "torch", "cuda"]
-RUNTIME_NAMES: tuple[RuntimeName, ...] = ("onnxruntime", "openvino", "torch", "cuda")
+RuntimeName: TypeAlias = Literal["auto", "onnxruntime", "openvino", "torch"]
+RUNTIMES: tuple[RuntimeName, ...] = ("auto", "onnxruntime", "openvino", "torch")
+"""What can run a network on a CPU."""
 
-DevicePrecision: TypeAlias = Literal["float16", "float32"]
-"""How a network computes on a GPU."""
+Precision: TypeAlias = Literal["auto", "float32", "float16", "bfloat16"]
+PRECISIONS: tuple[Precision, ...] = ("auto", "float32", "float16", "bfloat16")
+"""Of a network's arithmetic."""
 
 DESCRIPTOR_SIZE = 128
 

@@ -21,7 +21,7 @@ from logpolar.datasets.options import (
 )
 from logpolar.datasets.scenes import build_scene
 from logpolar.datasets.writing import CorrespondenceWriter
-from logpolar.features.extractor import Features
+from logpolar.features.features import Features
 from logpolar.features.files import FeatureWriter
 from logpolar.keypoints import Keypoints
 

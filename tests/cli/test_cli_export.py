@@ -12,7 +12,7 @@ import logpolar.models.onnx_files
 from helpers import assert_one_error
 from logpolar.cli import main
 from logpolar.models import load_model
-from logpolar.models.runtimes import OnnxRuntime
+from logpolar.models.runtimes.onnxruntime_cpu import OnnxruntimeDescriber
 
 
 def export(*arguments):
@@ -25,7 +25,7 @@ def test_network_alone(tmp_path):
     assert "patches -> descriptors" in result.output
     session = onnxruntime.InferenceSession(str(tmp_path / "net.onnx"), providers=["CPUExecutionProvider"])
     patches = np.random.default_rng(0).random((3, 32, 32), np.float32)
-    expected = OnnxRuntime(load_model("paper-logpolar-96")).describe(patches)
+    expected = OnnxruntimeDescriber(load_model("paper-logpolar-96")).describe_patches(patches)
     np.testing.assert_allclose(session.run(None, {"patches": patches})[0], expected, atol=1e-6)
 
 

@@ -19,7 +19,8 @@ from logpolar.features.extractor import Extractor
 from logpolar.features.files import FeatureFile, FeatureWriter
 from logpolar.models import load_model, save_variant
 from logpolar.models.cards import Variant
-from logpolar.models.runtimes import OnnxRuntime, check_patches
+from logpolar.models.runtimes.base import check_patches
+from logpolar.models.runtimes.onnxruntime_cpu import OnnxruntimeDescriber
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +97,7 @@ class TestResult:
         (tmp_path / "sitecustomize.py").write_text(code)
         model = load_model("logpolar-96-small")
         card = replace(model.card, name="half", variant=Variant("bfloat16", model.name, model.digest))
-        check = OnnxRuntime(model).describe(check_patches(32, 32))
+        check = OnnxruntimeDescriber(model).describe_patches(check_patches(32, 32))
         save_variant(tmp_path / "half.safetensors", model.weights, model.graph, card, check)
         options = ["--model", tmp_path / "half.safetensors", "--runtime", "openvino", "--jobs", jobs]
         command = [sys.executable, "-m", "logpolar", "extract", folder, "-o", tmp_path / "out.h5", *options]
@@ -104,7 +105,7 @@ class TestResult:
         environment = {**os.environ, "PYTHONPATH": path}
         result = subprocess.run(command, capture_output=True, text=True, env=environment)
         assert result.returncode == 0
-        words = "this processor has no bfloat16: model 'half' runs in float32, slower, like its parent"
+        words = "this processor has no bfloat16: model 'half' runs in float32, slower"
         assert [line for line in errors_of(result) if "jobs share" not in line] == [f"logpolar: {words}"]
 
     def test_jobs(self, folder, tmp_path):
@@ -297,3 +298,19 @@ def test_real_process_has_the_exit_code_and_one_line_of_error(folder, tmp_path):
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == "logpolar: error: out.h5: not an HDF5 file, or a damaged one; delete it or choose another\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--device", "cuda:9"), "no device 'cuda:9'"),
+        (("--device", "tpu"), "unknown device 'tpu'"),
+        (("--precision", "float16"), "float16 needs a GPU"),
+    ],
+)
+def test_a_device_or_precision_that_is_not_there(folder, tmp_path, options, words):
+    result = run_extract(folder, "-o", tmp_path / "out.h5", *options)
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "out.h5").exists()

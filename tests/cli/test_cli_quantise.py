@@ -11,7 +11,7 @@ from logpolar.cli import main
 from logpolar.images import to_bytes
 from logpolar.keypoints.detection import SiftDetector
 from logpolar.models import load_model
-from logpolar.models.runtimes import open_runtime
+from logpolar.models.describers import open_describer
 from logpolar.sampling import sample_patches
 from logpolar.settings import DEFAULT_MODEL
 
@@ -39,7 +39,7 @@ def test_a_variant_with_its_card(photos, gray, tmp_path):
     assert card["variant"]["precision"] == "int8"
     model = load_model(DEFAULT_MODEL)
     patches = sample_patches(gray, SiftDetector(50)(gray), model.sampling)
-    expected, found = (open_runtime(each).describe(patches) for each in (model, load_model(output)))
+    expected, found = (open_describer(each).describe_patches(patches) for each in (model, load_model(output)))
     assert (expected * found).sum(axis=1).min() > 0.99
 
 

@@ -24,7 +24,7 @@ from logpolar.datasets.correspondences import PAIR_CAUSES
 from logpolar.datasets.files import CorrespondenceFile, ImageEntry
 from logpolar.datasets.writing import IMAGE_CAUSES, CorrespondenceWriter, ImageRecord
 from logpolar.errors import ImageError, StorageError
-from logpolar.features.extractor import Features
+from logpolar.features.features import Features
 from logpolar.features.files import FeatureWriter
 from logpolar.images import to_bytes, to_gray
 from logpolar.keypoints import Keypoints

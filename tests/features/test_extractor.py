@@ -36,7 +36,7 @@ def test_features_of_a_file_and_of_its_array_are_the_same(extractor, photo, tmp_
 def test_descriptors_are_the_networks_of_the_models_own_patches(extractor, gray):
     features = extractor.extract(gray)
     patches = sample_patches(gray, features.keypoints, extractor.model.sampling)
-    np.testing.assert_allclose(features.descriptors, extractor._runtime.describe(patches), atol=1e-6)
+    np.testing.assert_allclose(features.descriptors, extractor.describer.describe_patches(patches), atol=1e-6)
 
 
 def test_keypoints_come_back_in_pixels_of_the_original(photo):

@@ -17,7 +17,7 @@ from logpolar.errors import ModelError
 from logpolar.models import load_model, save_model, shipped_models
 from logpolar.models.cards import ModelCard, NetworkOptions
 from logpolar.models.network import DescriptorNetwork
-from logpolar.models.runtimes import OnnxRuntime
+from logpolar.models.runtimes.onnxruntime_cpu import OnnxruntimeDescriber
 from logpolar.sampling import Cartesian, LogPolar
 from logpolar.settings import DEFAULT_MODEL
 
@@ -139,7 +139,10 @@ class TestVersions:
         patches = torch.rand(4, 8, 8)
         with torch.no_grad():
             expected = network(patches).numpy()
-        for found in (model.network()(patches).detach().numpy(), OnnxRuntime(model).describe(patches.numpy())):
+        for found in (
+            model.network()(patches).detach().numpy(),
+            OnnxruntimeDescriber(model).describe_patches(patches.numpy()),
+        ):
             np.testing.assert_allclose(found, expected, atol=5e-3)
 
     def test_version_2_has_the_default_ones(self, spoil, parts):
@@ -150,7 +153,7 @@ class TestVersions:
         model = load_model(spoil({"version": "2", "card": json.dumps(card)}))
         assert model.card.network.channels == NetworkOptions().channels
         assert model.card.network.strides == NetworkOptions().strides
-        assert OnnxRuntime(model).describe(np.zeros((1, 32, 32), np.float32)).shape == (1, 128)
+        assert OnnxruntimeDescriber(model).describe_patches(np.zeros((1, 32, 32), np.float32)).shape == (1, 128)
 
     @pytest.mark.parametrize(
         "entries",
@@ -168,8 +171,8 @@ class TestVersions:
     def test_a_graph_of_other_layers_is_refused(self, spoil, parts):
         layers = {"channels": [32, 32, 64, 64, 128, 64], "strides": [1, 1, 2, 1, 2, 1]}
         model = load_model(spoil({"card": changed_card(parts, network=layers)}))
-        with pytest.raises(ModelError, match="not that of the network"):
-            OnnxRuntime(model)
+        with pytest.raises(ModelError, match="does not belong to the network"):
+            OnnxruntimeDescriber(model)
 
 
 class TestNoModel:
@@ -303,7 +306,7 @@ class TestWeightsThatDoNotFit:
 
     def test_onnxruntime(self, model):
         with pytest.raises(ModelError, match=model.name):
-            OnnxRuntime(model)
+            OnnxruntimeDescriber(model)
 
     def test_card_of_another_size(self, spoil, parts):
         model = load_model(spoil({"card": changed_card(parts, sampling={"rows": 64}, network={"rows": 64})}))
@@ -314,7 +317,7 @@ class TestWeightsThatDoNotFit:
     def test_graph_that_is_none(self, spoil, graph):
         model = load_model(spoil({"graph": graph}))
         with pytest.raises(ModelError, match=model.name):
-            OnnxRuntime(model)
+            OnnxruntimeDescriber(model)
 
 
 def test_a_network_in_channels_last_order_is_saved_right(tmp_path):
@@ -336,8 +339,8 @@ def test_a_file_of_bfloat16_tensors_is_refused(tmp_path):
 def test_a_card_for_another_network_than_the_graphs_is_refused(spoil, parts):
     card = json.loads(parts[1]["card"])
     card["network"]["circular"] = not card["network"]["circular"]
-    with pytest.raises(ModelError, match="not that of the network"):
-        OnnxRuntime(load_model(spoil(metadata={"card": json.dumps(card)})))
+    with pytest.raises(ModelError, match="does not belong to the network"):
+        OnnxruntimeDescriber(load_model(spoil(metadata={"card": json.dumps(card)})))
 
 
 @pytest.mark.parametrize("entry", ["name", "description", "training", "figures", "licence", "network", "sampling"])
@@ -374,5 +377,5 @@ def test_weights_that_are_not_finite_are_refused(spoil, parts):
 def test_a_card_for_other_patches_than_the_graphs_is_refused(spoil, parts):
     card = json.loads(parts[1]["card"])
     card["sampling"]["rows"] = card["network"]["rows"] = 64
-    with pytest.raises(ModelError, match="not that of the network"):
-        OnnxRuntime(load_model(spoil(metadata={"card": json.dumps(card)})))
+    with pytest.raises(ModelError, match="does not belong to the network"):
+        OnnxruntimeDescriber(load_model(spoil(metadata={"card": json.dumps(card)})))

@@ -12,7 +12,7 @@ from logpolar.models import Model
 from logpolar.models.cards import ModelCard, NetworkOptions, PatchSizeError
 from logpolar.models.network import DescriptorNetwork, normalize_contrast
 from logpolar.models.onnx_export import export_graph
-from logpolar.models.runtimes import OnnxRuntime
+from logpolar.models.runtimes.onnxruntime_cpu import OnnxruntimeDescriber
 from logpolar.sampling import LogPolar
 
 
@@ -152,7 +152,7 @@ class TestChannelsAndStrides:
         patches = random_patches(5, 16, 24)
         with torch.no_grad():
             expected = network(patches).numpy()
-        np.testing.assert_allclose(OnnxRuntime(model).describe(patches.numpy()), expected, atol=1e-5)
+        np.testing.assert_allclose(OnnxruntimeDescriber(model).describe_patches(patches.numpy()), expected, atol=1e-5)
 
 
 class TestDescriptors:
@@ -288,7 +288,7 @@ class TestGraph:
             name: values.numpy() for name, values in network.state_dict().items() if not name.endswith("tracked")
         }
         patches = random_patches(count, 24, 48)
-        found = OnnxRuntime(Model(card, weights, graph, "")).describe(patches.numpy())
+        found = OnnxruntimeDescriber(Model(card, weights, graph, "")).describe(patches.numpy())
         network.eval()
         with torch.no_grad():
             expected = network(patches).numpy()

@@ -14,7 +14,7 @@ from logpolar.models import load_model, save_model, shipped_models
 from logpolar.models.cards import ModelCard, NetworkOptions
 from logpolar.models.network import DescriptorNetwork
 from logpolar.models.onnx_files import end_to_end_file, largest_difference, network_file
-from logpolar.models.runtimes import OnnxRuntime
+from logpolar.models.runtimes.onnxruntime_cpu import OnnxruntimeDescriber
 from logpolar.sampling import Cartesian, LogPolar
 
 
@@ -121,7 +121,7 @@ class TestNetworkAlone:
         session = open_file(network_file(model))
         patches = np.random.default_rng(0).random((9, 32, 32), np.float32)
         (found,) = session.run(["descriptors"], {"patches": patches})
-        np.testing.assert_allclose(found, OnnxRuntime(model).describe(patches), atol=1e-6)
+        np.testing.assert_allclose(found, OnnxruntimeDescriber(model).describe_patches(patches), atol=1e-6)
         assert session.run(["descriptors"], {"patches": patches[:0]})[0].shape == (0, 128)
 
 

@@ -11,10 +11,13 @@ import torch
 from logpolar.errors import ModelError
 from logpolar.models import Model, load_model, save_model
 from logpolar.models.cards import ModelCard, NetworkOptions, Variant
+from logpolar.models.describers import open_describer
 from logpolar.models.network import DescriptorNetwork
 from logpolar.models.onnx_graphs import filled_graph
 from logpolar.models.quantisation import to_int8
-from logpolar.models.runtimes import OnnxRuntime, OpenVinoRuntime, check_patches, open_runtime, runtime_for
+from logpolar.models.runtimes.base import check_patches
+from logpolar.models.runtimes.onnxruntime_cpu import OnnxruntimeDescriber
+from logpolar.models.runtimes.openvino_cpu import OpenVinoDescriber
 from logpolar.models.variants import calibration_patches, make_variant
 from logpolar.sampling import LogPolar
 
@@ -46,16 +49,27 @@ def int8(model, patches, tmp_path_factory):
     return make_variant(path, model, "int8", patches, "noise")
 
 
+def onnxruntime(model, patches):
+    return OnnxruntimeDescriber(model).describe_patches(patches)
+
+
+def openvino(model, patches):
+    return OpenVinoDescriber(model).describe_patches(patches)
+
+
 class TestInt8:
     def test_descriptors_stay_close(self, model, int8, patches):
-        expected, found = (OnnxRuntime(each).describe(patches[450:]) for each in (model, int8))
+        expected, found = (onnxruntime(each, patches[450:]) for each in (model, int8))
         cosine = (expected * found).sum(axis=1)
         assert cosine.min() > 0.98
         assert cosine.mean() > 0.997
         assert np.abs(expected - found).max() > 1e-5  # it is another arithmetic
 
     def test_runtimes_agree(self, int8, patches):
-        first, second = OnnxRuntime(int8).describe(patches[:40]), OpenVinoRuntime(int8).describe(patches[:40])
+        first, second = (
+            onnxruntime(int8, patches[:40]),
+            openvino(int8, patches[:40]),
+        )
         assert (first * second).sum(axis=1).min() > 0.999
 
     def test_all_convolutions_but_the_first_have_8_bit_weights(self, int8):
@@ -96,13 +110,13 @@ class TestInt8:
 
     def test_torch_does_not_run_it(self, int8):
         with pytest.raises(ModelError, match="tiny"):
-            open_runtime(int8, "torch")
+            open_describer(int8, runtime="torch")
 
 
 @pytest.fixture(scope="module")
 def variant(model):
     """In bfloat16, on any processor; its check is the parent's."""
-    check = OnnxRuntime(model).describe(check_patches(8, 16))
+    check = OnnxruntimeDescriber(model).describe_patches(check_patches(8, 16))
     return replace(model, card=replace(CARD, variant=Variant("bfloat16", "tiny", model.digest)), check=check)
 
 
@@ -120,13 +134,15 @@ def set_capabilities(monkeypatch, *names: str) -> None:
 class TestBfloat16:
     @pytest.mark.filterwarnings("ignore:this processor has no bfloat16")
     def test_descriptors_stay_close(self, model, variant, patches):
-        assert runtime_for(variant) == "openvino"
-        expected, found = OnnxRuntime(model).describe(patches[:50]), OpenVinoRuntime(variant).describe(patches[:50])
+        expected, found = (
+            onnxruntime(model, patches[:50]),
+            openvino(variant, patches[:50]),
+        )
         assert (expected * found).sum(axis=1).min() > 0.999
 
     def test_onnxruntime_refuses(self, variant):
         with pytest.raises(ModelError, match="openvino"):
-            OnnxRuntime(variant)
+            open_describer(variant, runtime="onnxruntime")
 
     def test_making_one(self, model, patches, tmp_path, monkeypatch):
         set_capabilities(monkeypatch, "FP32", "BF16")  # one that has not computes in float32 here
@@ -144,33 +160,37 @@ class TestBfloat16:
     def test_a_processor_without_it(self, model, variant, patches, monkeypatch):
         set_capabilities(monkeypatch, "FP32")
         with pytest.warns(UserWarning, match="no bfloat16.*float32"):
-            runtime = OpenVinoRuntime(variant)
-        np.testing.assert_allclose(runtime.describe(patches[:9]), OnnxRuntime(model).describe(patches[:9]), atol=1e-5)
+            describer = OpenVinoDescriber(variant)
+        np.testing.assert_allclose(
+            describer.describe_patches(patches[:9]),
+            onnxruntime(model, patches[:9]),
+            atol=1e-5,
+        )
 
 
 class TestCheck:
     def test_other_results_are_refused(self, int8):
         wrong = Model(int8.card, int8.weights, int8.graph, int8.digest, np.roll(int8.check, 1, axis=1))
-        for kind in (OnnxRuntime, OpenVinoRuntime):
+        for kind in (OnnxruntimeDescriber, OpenVinoDescriber):
             with pytest.raises(ModelError, match=r"does not compute int8.*'tiny'"):
                 kind(wrong)
 
     @pytest.mark.parametrize("shape", [(0, 128), (1, 128), (8, 64)])
     def test_descriptors_of_another_shape_are_refused(self, int8, shape):
-        for kind in (OnnxRuntime, OpenVinoRuntime):
+        for kind in (OnnxruntimeDescriber, OpenVinoDescriber):
             with pytest.raises(ModelError, match="damaged"):
                 kind(replace(int8, check=np.zeros(shape, np.float32)))
 
     def test_damaged_weights_are_refused(self, int8):
         weights = {name: np.zeros_like(values) if "head" in name else values for name, values in int8.weights.items()}
-        for kind in (OnnxRuntime, OpenVinoRuntime):
+        for kind in (OnnxruntimeDescriber, OpenVinoDescriber):
             with pytest.raises(ModelError, match=r"damaged.*'tiny'"):
                 kind(replace(int8, weights=weights))
 
     def test_a_graph_that_cannot_be_loaded_is_told_in_one_line(self, int8):
         file = onnx.load_model_from_string(int8.graph)
         next(node for node in file.graph.node if node.op_type == "Relu").op_type = "Unheard"
-        for kind in (OnnxRuntime, OpenVinoRuntime):
+        for kind in (OnnxruntimeDescriber, OpenVinoDescriber):
             with pytest.raises(ModelError, match="cannot load its graph") as caught:
                 kind(replace(int8, graph=file.SerializeToString()))
             assert len(str(caught.value).splitlines()) == 1
@@ -187,14 +207,17 @@ class TestCheck:
 class TestOpenVino:
     @pytest.mark.parametrize("count", [0, 1, 31, 32, 33, 200])
     def test_like_onnxruntime(self, model, patches, count):
-        expected, found = OnnxRuntime(model).describe(patches[:count]), OpenVinoRuntime(model).describe(patches[:count])
+        expected, found = (
+            onnxruntime(model, patches[:count]),
+            openvino(model, patches[:count]),
+        )
         assert found.shape == (count, 128)
         np.testing.assert_allclose(found, expected, atol=1e-5)
 
     @pytest.mark.parametrize("threads", [1, 3])
     def test_threads_do_not_matter(self, model, patches, threads):
-        expected = OnnxRuntime(model).describe(patches[:150])
-        found = OpenVinoRuntime(model, chunk=16, threads=threads).describe(patches[:150])
+        expected = onnxruntime(model, patches[:150])
+        found = OpenVinoDescriber(model, chunk=16, threads=threads).describe_patches(patches[:150])
         np.testing.assert_allclose(found, expected, atol=1e-5)
 
     def test_not_installed(self, model, monkeypatch):
@@ -202,7 +225,7 @@ class TestOpenVino:
 
         monkeypatch.setitem(sys.modules, "openvino", None)
         with pytest.raises(MissingExtraError, match=r"logpolar\[openvino\]"):
-            open_runtime(model, "openvino")
+            open_describer(model, runtime="openvino")
 
 
 class TestCalibration:

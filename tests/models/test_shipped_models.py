@@ -14,7 +14,7 @@ from logpolar.datasets.options import ViewOptions
 from logpolar.evaluation.pairs import score_pairs
 from logpolar.images import to_bytes, to_gray
 from logpolar.models import load_model, shipped_models
-from logpolar.models.runtimes import OnnxRuntime
+from logpolar.models.runtimes.onnxruntime_cpu import OnnxruntimeDescriber
 from logpolar.sampling import Cartesian, LogPolar, sample_patches
 from logpolar.settings import DEFAULT_MODEL
 
@@ -56,7 +56,7 @@ def test_variants_name_a_parent_that_ships():
 @pytest.mark.parametrize("name", shipped_models())
 def test_they_recognise_keypoints(name, gray):
     model = load_model(name)
-    runtime = OnnxRuntime(model)
+    runtime = OnnxruntimeDescriber(model)
     pixels = to_bytes(gray)
     pair = make_view_pair(pixels[:300, :300], pixels[300:], ViewOptions(max_zoom=2), np.random.default_rng(2))
     score = score_pairs(

@@ -11,15 +11,14 @@ import numpy as np
 import pytest
 
 from colmap_databases import arrays, digest, image_numbers, pair_number, query, write_database
-from logpolar.cli.options import open_extractor
 from logpolar.errors import LogpolarError, StorageError
 from logpolar.features.extractor import Extractor
 from logpolar.keypoints import Keypoints
 from logpolar.sfm.export import export_database
 from logpolar.sfm.redescription import RedescriptionOptions, redescribe_database
 
-open_given = partial(open_extractor, model="logpolar-96", max_size=0, runtime="onnxruntime")
-open_cheap = partial(open_extractor, model="paper-cartesian-12", max_size=0, runtime="onnxruntime")
+open_given = partial(Extractor, "logpolar-96", max_size=None)
+open_cheap = partial(Extractor, "paper-cartesian-12", max_size=None)
 
 ROWS = np.array([[40.5, 30.5, 3, 0.5], [80, 60, 5, -2], [100.25, 20, 2, 3]], np.float32)
 

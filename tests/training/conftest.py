@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from logpolar.evaluation.descriptors import torch_describer
 from logpolar.training.config import read_config
 from logpolar.training.options import TrainingConfig
 from training_runs import build_set, without_graphs
@@ -33,13 +32,11 @@ def tiny(place):
 
 @pytest.fixture(scope="module")
 def steady():
-    """Sums have one order with one thread: runs are equal to the last bit. Small validations need small chunks."""
-    threads, chunk = torch.get_num_threads(), torch_describer._CHUNK
+    """Sums have one order with one thread: runs are equal to the last bit."""
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    torch_describer._CHUNK = 64
     yield
     torch.set_num_threads(threads)
-    torch_describer._CHUNK = chunk
 
 
 @pytest.fixture

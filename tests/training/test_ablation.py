@@ -7,13 +7,12 @@ import math
 import shutil
 
 import pytest
-import torch
 
 from logpolar import load_model
 from logpolar.datasets.files import CorrespondenceFile
 from logpolar.errors import LogpolarError
-from logpolar.evaluation.descriptors.torch_describer import torch_describer
-from logpolar.evaluation.pairs import Score, score_file
+from logpolar.evaluation.pairs import Score, describe_views, score_file
+from logpolar.models.runtimes.torch_device import TorchDescriber
 from logpolar.sampling.patterns import Cartesian, LogPolar
 from logpolar.training import ablation
 from logpolar.training.ablation import AblationRow, ablate, table_csv, table_markdown, with_support
@@ -79,7 +78,7 @@ class TestScores:
         rows, folder = finished
         for row, name in zip(rows, NAMES, strict=True):
             model = load_model(folder / name / f"{name}.safetensors")
-            describe = torch_describer(model.network(), model.sampling, torch.device("cpu"))
+            describe = describe_views(TorchDescriber(model.network(), model.sampling))
             assert list(row.scores) == ["two", "one"]
             for file_name, score in row.scores.items():
                 with CorrespondenceFile(place / f"{file_name}.h5") as file:

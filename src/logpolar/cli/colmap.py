@@ -10,10 +10,11 @@ import click
 from logpolar.cli.options import (
     continuing,
     description_options,
+    extractor_opener,
     jobs_option,
-    open_extractor,
     pairs_file_option,
     ratio_option,
+    take_extraction,
 )
 from logpolar.cli.settings import make_settings, settings_options
 from logpolar.errors import LogpolarError
@@ -96,12 +97,10 @@ def redescribe(
     Cameras, images, rigs and keypoints stay as they are; scale and orientation are those stored. DATABASE itself is
     never changed. A second run continues where the first one stopped.
     """
-    from functools import partial
-
     from logpolar.matching.nearest import MatchingOptions
     from logpolar.sfm.redescription import redescribe_database
 
-    opener = partial(open_extractor, **{key: settings.pop(key) for key in ("model", "max_size", "runtime")})
+    opener = extractor_opener(**take_extraction(settings))
     options = make_settings(RedescriptionOptions, settings)
     with continuing(output.with_name(f"{output.name}.features.h5")):
         report = redescribe_database(

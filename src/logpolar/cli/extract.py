@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from logpolar.cli.options import continuing, extraction_options, open_extractor, point_out_crowds
+from logpolar.cli.options import continuing, extraction_options, extractor_opener, point_out_crowds
 from logpolar.errors import ImageError
 
 
@@ -32,14 +32,12 @@ def extract(paths: tuple[str, ...], output: Path, jobs: int, overwrite: bool, **
     The file is HDF5 in hloc's layout. A second run continues where the first one stopped, whatever stopped it. Images
     that cannot be read are listed at the end, and the exit code is then 1 (2 if there was no other).
     """
-    from functools import partial
-
     from logpolar.features.batch import extract_images
     from logpolar.images import find_images
 
     images = find_images(paths)
     with continuing(output):
-        report = extract_images(images, output, partial(open_extractor, **extraction), jobs, overwrite, progress=True)
+        report = extract_images(images, output, extractor_opener(**extraction), jobs, overwrite, progress=True)
     if len(report.failed) == 1 == len(images):
         raise ImageError(next(iter(report.failed.values())))
     for reason in report.failed.values():

@@ -6,6 +6,7 @@ import contextlib
 import math
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,11 +17,12 @@ from logpolar.settings import (
     DEFAULT_MAX_SIZE,
     DEFAULT_MODEL,
     DEFAULT_RATIO,
-    RUNTIME_NAMES,
-    RuntimeName,
+    PRECISIONS,
+    RUNTIMES,
 )
 
 if TYPE_CHECKING:
+    from logpolar.features.batch import OpenExtractor
     from logpolar.features.extractor import Extractor
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -63,20 +65,35 @@ _MAX_KEYPOINTS = click.option(
     help="Keep the strongest keypoints of each image.",
 )
 
-_DESCRIPTION = (
+_MAX_SIZE = click.option(
+    "--max-size",
+    type=click.IntRange(min=0),
+    default=DEFAULT_MAX_SIZE,
+    show_default=True,
+    help="Downscale larger images to this many pixels on the longer side; 0 never does.",
+)
+
+ENGINE = ("device", "precision", "runtime", "threads")
+"""Parameters of ``engine_options``: the keywords of ``open_describer`` and ``Extractor``."""
+
+_ENGINE = (
+    click.option("--device", default="cpu", show_default=True, help="Where networks run: cpu, cuda, cuda:1, ..."),
     click.option(
-        "--max-size",
-        type=click.IntRange(min=0),
-        default=DEFAULT_MAX_SIZE,
+        "--precision",
+        type=click.Choice(PRECISIONS),
+        default=PRECISIONS[0],
         show_default=True,
-        help="Reduce larger images to this many pixels on the longer side; 0 never does.",
+        help="auto: the model's on a CPU, float16 on a GPU; bfloat16 needs OpenVINO.",
     ),
     click.option(
         "--runtime",
-        type=click.Choice(RUNTIME_NAMES),
-        default=RUNTIME_NAMES[0],
+        type=click.Choice(RUNTIMES),
+        default=RUNTIMES[0],
         show_default=True,
-        help="What runs the network; openvino, and torch and cuda, need the extras 'openvino' and 'torch'.",
+        help="What runs networks on a CPU; auto: onnxruntime. Extras 'openvino' and 'torch'.",
+    ),
+    click.option(
+        "--threads", type=click.IntRange(min=0), default=0, show_default="all cores", help="CPU threads of a process."
     ),
 )
 
@@ -129,27 +146,35 @@ def continuing(output: Path) -> Iterator[None]:
         sys.exit(130)
 
 
-def extraction_options(command: Command) -> Command:
-    """--model, --max-keypoints, --max-size, --runtime."""
-    return _MODEL(_MAX_KEYPOINTS(_described(command)))
-
-
-def description_options(command: Command) -> Command:
-    """--model, --max-size, --runtime: for keypoints that are given."""
-    return _MODEL(_described(command))
-
-
-def _described(command: Command) -> Command:
-    for option in reversed(_DESCRIPTION):
+def engine_options(command: Command) -> Command:
+    """--device, --precision, --runtime, --threads, as the parameters ``ENGINE``."""
+    for option in reversed(_ENGINE):
         command = option(command)
     return command
 
 
-def open_extractor(
-    model: str, max_size: int, runtime: RuntimeName, max_keypoints: int = DEFAULT_MAX_KEYPOINTS, threads: int = 0
-) -> Extractor:
-    """The extractor that the shared options ask for."""
-    from logpolar.features.extractor import Extractor
-    from logpolar.keypoints.detection import SiftDetector
+def extraction_options(command: Command) -> Command:
+    """--model, --max-keypoints, --max-size and ``engine_options``; see ``take_extraction``."""
+    return _MODEL(_MAX_KEYPOINTS(_MAX_SIZE(engine_options(command))))
 
-    return Extractor(model, SiftDetector(max_keypoints), max_size or None, runtime, threads)
+
+def description_options(command: Command) -> Command:
+    """The same for given keypoints: without --max-keypoints."""
+    return _MODEL(_MAX_SIZE(engine_options(command)))
+
+
+def take_extraction(values: dict[str, Any]) -> dict[str, Any]:
+    """Remove the parameters of ``extraction_options`` or ``description_options`` from all of a command's."""
+    return {key: values.pop(key) for key in ("model", "max_keypoints", "max_size", *ENGINE) if key in values}
+
+
+def extractor_opener(threads: int, **extraction: Any) -> OpenExtractor:
+    """Opens extractors in processes that divide the cores, unless --threads says how many each has."""
+    return partial(open_extractor, fixed_threads=threads, **extraction)
+
+
+def open_extractor(max_size: int, fixed_threads: int = 0, threads: int = 0, **extraction: Any) -> Extractor:
+    """The extractor that the options of a command ask for."""
+    from logpolar.features.extractor import Extractor
+
+    return Extractor(max_size=max_size or None, threads=fixed_threads or threads, **extraction)

@@ -11,10 +11,11 @@ import click
 from logpolar.cli.options import (
     continuing,
     extraction_options,
+    extractor_opener,
     jobs_option,
-    open_extractor,
     pairs_file_option,
     ratio_option,
+    take_extraction,
 )
 from logpolar.cli.settings import make_settings, settings_options
 from logpolar.sfm.pipeline import MODELS, StructureOptions, StructureReport
@@ -43,19 +44,17 @@ def sfm(
     files, the COLMAP database, report.json and summary.png. Photos that cannot be read are listed, and the exit code is
     then 1. Needs the extra 'sfm'.
     """
-    from functools import partial
-
     from logpolar.matching.nearest import MatchingOptions
     from logpolar.sfm.picture import draw_structure
     from logpolar.sfm.pipeline import reconstruct_structure
     from logpolar.viewing.drawing import write_picture
 
-    extraction = {key: settings.pop(key) for key in ("model", "max_keypoints", "max_size", "runtime")}
+    opener = extractor_opener(**take_extraction(settings))
     with continuing(output):
         report = reconstruct_structure(
             photos,
             output,
-            partial(open_extractor, **extraction),
+            opener,
             make_settings(StructureOptions, settings),
             MatchingOptions(ratio),
             pairs,

@@ -14,7 +14,9 @@ from logpolar.datasets.correspondences import Correspondences, ImagePair
 from logpolar.datasets.files import CorrespondenceFile
 from logpolar.evaluation.metrics import ranks, threshold95
 from logpolar.geometry.radius_search import close_pairs
+from logpolar.images import to_gray
 from logpolar.keypoints import Keypoints
+from logpolar.models import describers as models
 from logpolar.storage.documents import rounded
 from logpolar.types import FloatArray
 
@@ -26,6 +28,11 @@ DescribeNamed = Callable[[str, NDArray[np.uint8], Keypoints], FloatArray]
 
 Resize = Callable[[tuple[int, int], Keypoints], Keypoints]
 """Keypoints of an image of that width and height, with other sizes."""
+
+
+def describe_views(describer: models.Describer) -> Describe:
+    """A describer of gray images in [0, 1] for 8 bit views."""
+    return lambda view, keypoints: describer.describe(to_gray(view), keypoints)
 
 
 @runtime_checkable

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from logpolar.distributed import cores, in_processes
 from logpolar.errors import LogpolarError, LogpolarWarning, in_one_line
-from logpolar.features.extractor import Features
+from logpolar.features.features import Features
 from logpolar.features.files import FeatureWriter
 from logpolar.images import unnamed_images
 from logpolar.keypoints import Keypoints

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from logpolar.features.features import Features
 from logpolar.images import downscale, read_gray, to_gray
 from logpolar.keypoints import Keypoints
-from logpolar.keypoints.detection import Detector, SiftDetector
+from logpolar.keypoints.detection import Detector, FeatureDetector, SiftDetector
 from logpolar.models import Model, load_model
-from logpolar.models.runtimes import open_runtime
-from logpolar.settings import DEFAULT_MAX_SIZE, DEFAULT_MODEL, RuntimeName
-from logpolar.types import FloatArray, Image
-
-
-@dataclass(frozen=True, eq=False)
-class Features:
-    """N keypoints in pixels of the original image, their descriptors (N, 128), and the image's (width, height)."""
-
-    keypoints: Keypoints
-    descriptors: FloatArray
-    image_size: tuple[int, int]
-
-    def __len__(self) -> int:
-        return len(self.keypoints)
+from logpolar.models.describers import open_describer
+from logpolar.settings import DEFAULT_MAX_SIZE, DEFAULT_MODEL, Precision, RuntimeName
+from logpolar.types import Image
 
 
 class Extractor:
@@ -35,25 +24,34 @@ class Extractor:
 
     ``model``: a shipped model's name, the path of a model file, or a loaded ``Model``.
     ``detector``: finds the keypoints, SIFT by default.
-    ``max_size``: images are first reduced until their longer side has this many pixels, as in hloc and the paper;
-    None never reduces. Keypoints always come out in the original image's pixels.
-    ``runtime``, ``threads``: see ``logpolar.models.runtimes``.
+    ``max_keypoints``: keep the strongest of each image; None leaves that to the detector (SIFT: 2048).
+    ``max_size``: images are first downscaled to this many pixels on the longer side, as in hloc and the paper; None
+    never does. Keypoints always come out in the original image's pixels.
+    ``device``, ``precision``, ``runtime``, ``threads``: see ``logpolar.models.describers.open_describer``.
     """
 
     def __init__(
         self,
         model: str | Path | Model = DEFAULT_MODEL,
         detector: Detector | None = None,
+        *,
+        max_keypoints: int | None = None,
         max_size: int | None = DEFAULT_MAX_SIZE,
-        runtime: RuntimeName = "onnxruntime",
+        device: str = "cpu",
+        precision: Precision = "auto",
+        runtime: RuntimeName = "auto",
         threads: int = 0,
     ) -> None:
         if max_size is not None and max_size < 1:
             raise ValueError(f"max_size must be at least 1, not {max_size}")
         self.model = model if isinstance(model, Model) else load_model(model)
         self.detector = detector or SiftDetector()
+        if max_keypoints is not None:
+            self.detector = _limited(self.detector, max_keypoints)
         self.max_size = max_size
-        self._runtime = open_runtime(self.model, runtime, threads)
+        self.describer = open_describer(
+            self.model, device=device, precision=precision, runtime=runtime, threads=threads
+        )
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -82,8 +80,17 @@ class Extractor:
             keypoints = scaled.resized(1 / factor_x, 1 / factor_y)
         else:
             scaled = keypoints.resized(factor_x, factor_y)
-        descriptors = self._runtime.describe_keypoints(small, scaled)
+        descriptors = self.describer.describe(small, scaled)
         return Features(keypoints, descriptors, (width, height))
+
+
+def _limited(detector: Detector, max_keypoints: int) -> Detector:
+    """The detector with another limit; raises ``ValueError`` for one that has none to set."""
+    if max_keypoints < 1:
+        raise ValueError(f"max_keypoints must be at least 1, not {max_keypoints}")
+    if not isinstance(detector, SiftDetector | FeatureDetector):
+        raise ValueError("max_keypoints limits OpenCV's detectors; limit your own detector itself")
+    return replace(detector, max_keypoints=max_keypoints)
 
 
 def _name(thing: object) -> str:

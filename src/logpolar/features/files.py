@@ -23,7 +23,7 @@ import h5py
 import numpy as np
 
 from logpolar.errors import StorageError
-from logpolar.features.extractor import Features
+from logpolar.features.features import Features
 from logpolar.keypoints import Keypoints
 from logpolar.storage.hdf5 import FileKind, Hdf5File, Hdf5Writer
 

@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 
 from logpolar.errors import StorageError
-from logpolar.features.extractor import Features
+from logpolar.features.features import Features
 from logpolar.features.files import FeatureFile
 from logpolar.keypoints import Keypoints
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import cv2
 import numpy as np
@@ -19,7 +19,7 @@ from logpolar.images import to_bytes, to_gray
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import SiftDetector
 from logpolar.models import Model
-from logpolar.settings import DEFAULT_MODEL, DESCRIPTOR_SIZE, RuntimeName
+from logpolar.settings import DEFAULT_MODEL, DESCRIPTOR_SIZE
 from logpolar.types import FloatArray, Image
 
 Mask: TypeAlias = NDArray[np.uint8]
@@ -52,14 +52,14 @@ class LogPolarFeature:
         nfeatures: int = 0,
         model: str | Path | Model = DEFAULT_MODEL,
         detector: cv2.Feature2D | None = None,
-        runtime: RuntimeName = "onnxruntime",
-        threads: int = 0,
+        **engine: Any,
     ) -> LogPolarFeature:
         """``nfeatures``: keypoints to keep, strongest first; 0 keeps all, in the order of the detector.
 
-        ``detector``: any detector of OpenCV; without one SIFT, with precise upscaling. The rest: see ``Extractor``.
+        ``detector``: any detector of OpenCV; without one SIFT, with precise upscaling.
+        ``engine``: device, precision, runtime and threads; see ``Extractor``.
         """
-        extractor = Extractor(model, max_size=None, runtime=runtime, threads=threads)
+        extractor = Extractor(model, max_size=None, **engine)
         return cls(extractor, detector or SiftDetector().feature(), nfeatures)
 
     def detect(self, image: Image, mask: Mask | None = None) -> tuple[cv2.KeyPoint, ...]:

@@ -10,8 +10,8 @@ from typing import Any, Literal, TypeAlias
 from logpolar.sampling.patterns import Pattern, check_entries, pattern_from_dict, pattern_to_dict
 from logpolar.settings import DESCRIPTOR_SIZE
 
-Precision: TypeAlias = Literal["float32", "bfloat16", "int8"]
-PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16", "int8")
+ModelPrecision: TypeAlias = Literal["float32", "bfloat16", "int8"]
+_VARIANT_PRECISIONS = ("bfloat16", "int8")
 
 
 class PatchSizeError(ValueError):
@@ -90,14 +90,14 @@ def _check_layers(channels: Any, strides: Any) -> None:
 class Variant:
     """What tells a variant from the model it was made of."""
 
-    precision: Precision  # of the arithmetic
+    precision: ModelPrecision  # of the arithmetic
     parent: str  # the model's name
     parent_hash: str  # SHA-256 of its file
     calibration: dict[str, Any] = field(default_factory=dict)  # patches that ranges were fitted to, and their source
 
     def __post_init__(self) -> None:
-        if self.precision not in PRECISIONS[1:]:
-            raise ValueError(f"unknown precision {self.precision!r} (known: {', '.join(PRECISIONS[1:])})")
+        if self.precision not in _VARIANT_PRECISIONS:
+            raise ValueError(f"unknown precision {self.precision!r} (known: {', '.join(_VARIANT_PRECISIONS)})")
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class ModelCard:
             raise ValueError("the network's patch size is not that of the sampling pattern")
 
     @property
-    def precision(self) -> Precision:
+    def precision(self) -> ModelPrecision:
         return self.variant.precision if self.variant else "float32"
 
     def to_json(self, indent: int | None = None) -> str:

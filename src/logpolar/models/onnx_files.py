@@ -23,7 +23,7 @@ import onnxruntime
 from logpolar.errors import MissingExtraError
 from logpolar.keypoints import Keypoints
 from logpolar.models import Model
-from logpolar.models.runtimes import OnnxRuntime
+from logpolar.models.runtimes.onnxruntime_cpu import OnnxruntimeDescriber
 from logpolar.sampling import Pattern, sample_patches
 from logpolar.settings import DESCRIPTOR_SIZE, VERSION
 
@@ -83,7 +83,7 @@ def largest_difference(model: Model, file: bytes, end_to_end: bool) -> float:
     patches = sample_patches(noise, keypoints, model.sampling)
     given = {"image": noise, "keypoints": keypoints.table} if end_to_end else {"patches": patches}
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
-    return float(np.abs(session.run(None, given)[0] - OnnxRuntime(model).describe(patches)).max())
+    return float(np.abs(session.run(None, given)[0] - OnnxruntimeDescriber(model).describe_patches(patches)).max())
 
 
 def _describe_in_chunks(graph: Graph, pattern: Pattern, network: onnx.GraphProto) -> OnnxArray:
@@ -118,7 +118,7 @@ def _describe_in_chunks(graph: Graph, pattern: Pattern, network: onnx.GraphProto
 
 
 def _checked_graph(model: Model) -> onnx.ModelProto:
-    OnnxRuntime(model, threads=1)  # refuses graphs and weights that do not fit each other
+    OnnxruntimeDescriber(model, threads=1)  # refuses graphs and weights that do not fit each other
     return filled_graph(model)
 
 

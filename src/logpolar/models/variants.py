@@ -18,9 +18,11 @@ from logpolar.images import downscale, find_images, read_gray, to_gray
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import SiftDetector
 from logpolar.models import Model, load_model, save_variant
-from logpolar.models.cards import ModelCard, Precision, Variant
+from logpolar.models.cards import ModelCard, ModelPrecision, Variant
+from logpolar.models.describers import open_describer
 from logpolar.models.quantisation import to_int8
-from logpolar.models.runtimes import check_patches, has_bfloat16, open_runtime, runtime_for
+from logpolar.models.runtimes.base import check_patches
+from logpolar.models.runtimes.openvino_cpu import has_bfloat16
 from logpolar.sampling import sample_patches
 from logpolar.settings import FILE_ENDINGS
 from logpolar.types import FloatArray
@@ -71,7 +73,7 @@ def _cut(model: Model, gray: FloatArray, keypoints: Keypoints, random: np.random
     return sample_patches(gray, keypoints[chosen], model.sampling)
 
 
-def make_variant(path: Path, model: Model, precision: Precision, patches: FloatArray, source: str) -> Model:
+def make_variant(path: Path, model: Model, precision: ModelPrecision, patches: FloatArray, source: str) -> Model:
     """Write the variant of a model, calibrated on three quarters of the patches and compared on the rest.
 
     The file's name is the variant's.
@@ -93,8 +95,8 @@ def make_variant(path: Path, model: Model, precision: Precision, patches: FloatA
         variant=Variant(precision, model.name, model.digest, calibration),
     )
     bare = Model(card, weights, graph, "")
-    runtime = open_runtime(bare, runtime_for(bare))
-    expected, found = open_runtime(model).describe(unseen), runtime.describe(unseen)
+    describer = open_describer(bare)
+    expected, found = open_describer(model).describe_patches(unseen), describer.describe_patches(unseen)
     cosine = (expected * found).sum(axis=1)
     figures = {
         f"cosine with {model.name}": {
@@ -104,7 +106,7 @@ def make_variant(path: Path, model: Model, precision: Precision, patches: FloatA
         }
     }
     card = replace(card, figures=figures)
-    check = runtime.describe(check_patches(card.network.rows, card.network.columns))
+    check = describer.describe_patches(check_patches(card.network.rows, card.network.columns))
     save_variant(path, weights, graph, card, check)
     return load_model(path)
 
@@ -112,7 +114,7 @@ def make_variant(path: Path, model: Model, precision: Precision, patches: FloatA
 def measure_variant(path: Path, files: Sequence[Path], part: str | None, most: int, title: str) -> dict[str, Score]:
     """Scores of a variant and of nothing else on correspondence files, added to the card in its file."""
     variant = load_model(path)
-    extractor = Extractor(variant, max_size=None, runtime=runtime_for(variant))
+    extractor = Extractor(variant, max_size=None)
     scores = {}
 
     def describe(view: NDArray[np.uint8], keypoints: Keypoints) -> FloatArray:

@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from logpolar.datasets.files import CorrespondenceFile, file_names
-from logpolar.evaluation.descriptors.torch_describer import torch_describer
-from logpolar.evaluation.pairs import Score, mean_score, score_file
-from logpolar.models import load_model
+from logpolar.evaluation.pairs import Score, describe_views, mean_score, score_file
+from logpolar.models.describers import open_describer
 from logpolar.sampling.patterns import Cartesian, LogPolar, Pattern
 from logpolar.storage.atomic_io import write_whole
 from logpolar.storage.documents import markdown_table, write_json
@@ -86,8 +85,7 @@ def _scores(
 ) -> dict[str, Score]:
     """Scores by file; ``target`` keeps those that were computed before."""
     known = json.loads(target.read_text()) if target.exists() else {}
-    loaded = load_model(model)
-    describe = torch_describer(loaded.network().to(device), loaded.sampling, device)
+    describe = describe_views(open_describer(model, device=device, precision="float32", runtime="torch"))
     names = file_names(files)
     for path, name in zip(files, names, strict=True):
         if name not in known:

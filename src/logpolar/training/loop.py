@@ -10,7 +10,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from logpolar.models.network import DescriptorNetwork
-from logpolar.models.processor import prepare_torch_bfloat16
+from logpolar.models.runtimes.processor import prepare_torch_bfloat16
 from logpolar.training.batches import BatchSampler
 from logpolar.training.distributed import World
 from logpolar.training.loss import descriptor_loss, imitation_loss

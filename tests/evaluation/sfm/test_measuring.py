@@ -220,7 +220,7 @@ class TestExtractor:
     def test_reduced_images_have_keypoints_in_their_own_pixels(self, photos):
         path = photos[1] / "view0.png.png"
         ours = open_descriptor_extractor("rootsift", 50, 160).extract(path)
-        theirs = Extractor("logpolar-96", SiftDetector(50), 160).extract(path)
+        theirs = Extractor("logpolar-96", SiftDetector(50), max_size=160).extract(path)
         np.testing.assert_array_equal(ours.keypoints.table, theirs.keypoints.table)
         assert ours.keypoints.xy.max() > 160
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from logpolar.errors import LogpolarError, MissingExtraError, in_one_line
 from logpolar.evaluation.descriptors.specs import Spec
-from logpolar.evaluation.pairs import Describe
+from logpolar.evaluation.pairs import Describe, describe_views
 from logpolar.images import to_gray
 from logpolar.keypoints import Keypoints
 from logpolar.sampling import Cartesian, ImagePyramid
@@ -151,11 +151,9 @@ def _on_cpu(module: nn.Module, settings: Mapping[str, Any]) -> Callable[[FloatAr
 
 
 def describe_on_gpu(network: Callable[[Tensor], Tensor], pattern: Pattern, device: str) -> Describe:
-    """``torch_describer`` in full float32."""
-    from logpolar.evaluation.descriptors.torch_describer import torch_describer
-    from logpolar.models.torch_description import full_float32
+    from logpolar.models.runtimes.torch_device import TorchDescriber
 
-    return torch_describer(full_float32(network), pattern, device)
+    return describe_views(TorchDescriber(network, pattern, device))
 
 
 def _onnx_network(spec: Spec, content: bytes) -> tuple[Callable[[Array], FloatArray], int]:

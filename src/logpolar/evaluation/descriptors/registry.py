@@ -31,23 +31,21 @@ from typing import Any
 
 import cv2
 
-from logpolar.errors import ModelError
+from logpolar.errors import LogpolarError
 from logpolar.evaluation.descriptors.keypoint_sources import KeypointSource
 from logpolar.evaluation.descriptors.opencv_features import open_opencv_feature
 from logpolar.evaluation.descriptors.patch_networks import (
     KORNIA_CLASSES,
     NETWORK_OPTIONS,
-    describe_on_gpu,
     open_network,
     settings_of,
 )
 from logpolar.evaluation.descriptors.specs import Spec, parse_spec
 from logpolar.evaluation.descriptors.whole_features import WholeFeature
-from logpolar.evaluation.pairs import Describe
-from logpolar.features.extractor import Extractor
+from logpolar.evaluation.pairs import Describe, describe_views
 from logpolar.features.sift import SIFT_LAMBDA, root_sift, sift
-from logpolar.models import Model, load_model, shipped_models
-from logpolar.models.runtimes import runtime_for
+from logpolar.models import load_model, shipped_models
+from logpolar.models.describers import open_describer
 from logpolar.sampling.patterns import pattern_to_dict
 
 _LABELS = {
@@ -143,24 +141,12 @@ def _open_model(spec: Spec, device: str, threads: int) -> Descriptor:
     spec.options({})
     try:
         model = load_model(spec.head)
-        describe = _model_describer(model, spec, device, threads)
-    except ModelError as error:
+        describe = describe_views(open_describer(model, device=device, threads=threads))
+    except LogpolarError as error:
         raise spec.error(str(error)) from error
     identity = {"kind": "model", "sha256": model.digest, "sampling": pattern_to_dict(model.sampling)}
     # A model that was copied or trained on keeps the name on its card: what tells files apart is what they are called.
     return Descriptor(spec.head if shipped else Path(spec.head).stem, identity, describe)
-
-
-def _model_describer(model: Model, spec: Spec, device: str, threads: int) -> Describe:
-    if device == "cpu":
-        extractor = Extractor(model, max_size=None, runtime=runtime_for(model), threads=threads)
-        return lambda view, keypoints: extractor.extract(view, keypoints).descriptors
-    network = model.network()
-    import torch  # is there: the network is made of it
-
-    if not torch.cuda.is_available():
-        raise spec.error("torch sees no CUDA device")
-    return describe_on_gpu(network.to(device), model.sampling, device)
 
 
 def _label(name: str, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:

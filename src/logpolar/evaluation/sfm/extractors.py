@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from logpolar.evaluation.descriptors.registry import Descriptor, open_descriptor
-from logpolar.features.extractor import Features
+from logpolar.features.features import Features
 from logpolar.images import downscale, read_gray, to_bytes, to_gray
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import SiftDetector

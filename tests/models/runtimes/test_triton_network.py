@@ -14,7 +14,7 @@ pytest.importorskip("triton", reason="Triton comes with torch for CUDA, or by it
 from logpolar.models import load_model
 from logpolar.models.cards import NetworkOptions
 from logpolar.models.network import DescriptorNetwork
-from logpolar.models.triton_network import TritonNetwork
+from logpolar.models.runtimes.triton_network import TritonNetwork
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

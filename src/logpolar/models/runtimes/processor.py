@@ -16,16 +16,12 @@ import signal
 import subprocess
 import sys
 import warnings
-from dataclasses import replace
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-import numpy as np
-
 from logpolar.errors import LogpolarWarning
-from logpolar.settings import DEFAULT_MODEL
 from logpolar.storage.documents import write_json
 
 Library: TypeAlias = Literal["openvino", "torch"]
@@ -95,7 +91,7 @@ def _probe(library: Library, precision: ReducedPrecision, environment: dict[str,
     """(survived, whether the same would come out again). Ordinary errors are for the real run to report."""
     if not sys.executable or getattr(sys, "frozen", False):  # no Python to start: only AMX is known to crash
         return not has_amx() or CAP in environment, True
-    command = [sys.executable, "-m", "logpolar.models.processor", library, precision]
+    command = [sys.executable, "-m", "logpolar.models.runtimes.probe", library, precision]
     try:
         code = subprocess.run(command, env=environment, capture_output=True, timeout=_TIMEOUT).returncode
     except (OSError, subprocess.TimeoutExpired):
@@ -146,31 +142,3 @@ def _write_outcomes(outcomes: dict[str, bool]) -> None:
 
 def _warn(words: str) -> None:
     warnings.warn(words, LogpolarWarning, stacklevel=3)
-
-
-def _run_openvino(precision: str) -> None:
-    from logpolar.models import load_model
-    from logpolar.models.cards import Variant
-    from logpolar.models.runtimes import OpenVinoRuntime, check_patches
-
-    model = load_model(f"{DEFAULT_MODEL}-int8" if precision == "int8" else DEFAULT_MODEL)
-    if precision == "bfloat16":
-        model = replace(model, card=replace(model.card, variant=Variant("bfloat16", model.name, model.digest)))
-    OpenVinoRuntime(model).describe(check_patches(32, 32))
-
-
-def _run_torch() -> None:
-    import torch
-
-    from logpolar.models import load_model
-
-    network = load_model(DEFAULT_MODEL).network()
-    with torch.autocast("cpu", torch.bfloat16):
-        network(torch.from_numpy(np.ones((8, 32, 32), np.float32))).sum().backward()
-
-
-if __name__ == "__main__":
-    if sys.argv[1] == "openvino":
-        _run_openvino(sys.argv[2])
-    else:
-        _run_torch()

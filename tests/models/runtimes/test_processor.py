@@ -10,8 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from logpolar.models import load_model, processor
-from logpolar.models.runtimes import OnnxRuntime, OpenVinoRuntime, check_patches, open_runtime
+from logpolar.models import load_model
+from logpolar.models.describers import open_describer
+from logpolar.models.runtimes import processor
+from logpolar.models.runtimes.base import check_patches
+from logpolar.models.runtimes.onnxruntime_cpu import OnnxruntimeDescriber
+from logpolar.models.runtimes.openvino_cpu import OpenVinoDescriber
 
 ILLEGAL = -4
 WITH_AMX = "model name : Xeon flags : avx512f amx_tile amx_int8"
@@ -118,7 +122,7 @@ class TestPrepareOpenVino:
         assert len(probes) == 2 * count
 
 
-class TestRuntimes:
+class TestDescribers:
     """With a child that really dies, and nothing that helps."""
 
     @pytest.fixture
@@ -130,11 +134,11 @@ class TestRuntimes:
     def test_int8_goes_to_onnxruntime(self, doomed):
         model = load_model("logpolar-96-small-int8")
         with pytest.warns(UserWarning, match=r"logpolar-96-small-int8.*onnxruntime"):
-            runtime = open_runtime(model, "openvino")
-        assert isinstance(runtime, OnnxRuntime)
+            describer = open_describer(model, runtime="openvino")
+        assert isinstance(describer, OnnxruntimeDescriber)
 
     def test_float32_is_run(self, doomed):
-        assert isinstance(open_runtime(load_model("logpolar-96-small"), "openvino"), OpenVinoRuntime)
+        assert isinstance(open_describer(load_model("logpolar-96-small"), runtime="openvino"), OpenVinoDescriber)
 
     def test_torch_goes_without_onednn(self, doomed):
         enabled = torch.backends.mkldnn.enabled
@@ -149,7 +153,7 @@ class TestRuntimes:
 @pytest.mark.parametrize("arguments", [("openvino", "int8"), ("openvino", "bfloat16"), ("torch", "bfloat16")])
 def test_the_probe_itself_runs(arguments):
     """Ordinary errors of a probe would be taken for survival."""
-    command = [sys.executable, "-m", "logpolar.models.processor", *arguments]
+    command = [sys.executable, "-m", "logpolar.models.runtimes.probe", *arguments]
     done = subprocess.run(command, env={**os.environ, "LOGPOLAR_PROBING": "1"}, capture_output=True, text=True)
     assert done.returncode < 1, done.stderr  # a processor with the fault ends it by a signal
 
@@ -157,5 +161,5 @@ def test_the_probe_itself_runs(arguments):
 def test_what_is_probed_is_what_is_run(machine):
     machine(lambda *_: False)
     model = load_model("logpolar-96-int8")
-    found = OpenVinoRuntime(model).describe(check_patches(32, 32))
+    found = OpenVinoDescriber(model).describe_patches(check_patches(32, 32))
     np.testing.assert_allclose(found, model.check, atol=0.01)

@@ -1,0 +1,20 @@
+"""What extraction yields: keypoints with their descriptors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from logpolar.keypoints import Keypoints
+from logpolar.types import FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """N keypoints in pixels of the original image, their descriptors (N, 128), and the image's (width, height)."""
+
+    keypoints: Keypoints
+    descriptors: FloatArray
+    image_size: tuple[int, int]
+
+    def __len__(self) -> int:
+        return len(self.keypoints)

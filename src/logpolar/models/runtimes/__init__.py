@@ -1,0 +1,1 @@
+"""What runs a model's network: onnxruntime, OpenVINO and torch; each is a ``Describer``."""
