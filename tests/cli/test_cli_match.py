@@ -271,4 +271,4 @@ def test_picture_and_file_of_one_name_are_refused(tmp_path):
         main, ["match", str(tmp_path / "a.jpg"), str(tmp_path / "a.jpg"), "-o", both, "--h5", both]
     )
     assert result.exit_code == 2
-    assert "names of their own" in result.output
+    assert "different names" in result.output

@@ -59,7 +59,7 @@ class TestMatching:
     def test_what_was_matched_before_an_interruption_is_kept(self, features, tmp_path, monkeypatch):
         calls = []
 
-        def stop_at_the_second(*arguments):
+        def stop_at_the_second(*arguments, **options):
             calls.append(arguments)
             if len(calls) == 2:
                 raise KeyboardInterrupt

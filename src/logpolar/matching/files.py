@@ -136,12 +136,18 @@ def match_pairs(
     jobs: int = 1,
     overwrite: bool = False,
     progress: bool = False,
+    device: str = "cpu",
 ) -> MatchReport:
     """Match pairs of images of a feature file into a match file; pairs already in it, in either order, are skipped.
 
     A killed run never corrupts the file and loses the matches of the last seconds at most; run it again to continue.
+    ``jobs`` processes match on the CPU; on another ``device`` there is one.
     """
     options, report = options or MatchingOptions(), MatchReport()
+    if device != "cpu":
+        from logpolar.matching.torch_nearest import find_device
+
+        find_device(device)  # raises before a file is made
     with open_features(features) as file:
         settings = {**asdict(options), "features": file.settings}
     wanted = each_once(pairs)
@@ -153,7 +159,7 @@ def match_pairs(
         last = time.monotonic()
         with tqdm(total=len(wanted), initial=report.skipped, unit="pair", disable=None if progress else True) as bar:
             try:
-                for pair, found in _matched(Path(features), todo, options, jobs):
+                for pair, found in _matched(Path(features), todo, options, jobs, device):
                     waiting[pair] = found
                     report.done += 1
                     report.matches += len(found[1])
@@ -168,13 +174,13 @@ def match_pairs(
 
 
 def _matched(
-    features: Path, pairs: list[Pair], options: MatchingOptions, jobs: int
+    features: Path, pairs: list[Pair], options: MatchingOptions, jobs: int, device: str
 ) -> Iterator[tuple[Pair, tuple[int, Matches]]]:
-    jobs = max(min(jobs, len(pairs)), 1)
+    jobs = max(min(jobs, len(pairs)), 1) if device == "cpu" else 1
     if jobs > 1:
         yield from in_processes(_work, pairs, jobs, _open_worker, (features, options))
         return
-    with _Matcher(features, options) as matcher:
+    with _Matcher(features, options, device) as matcher:
         for pair in pairs:
             yield pair, matcher(pair)
 
@@ -182,8 +188,8 @@ def _matched(
 class _Matcher:
     """Matches pairs of one feature file."""
 
-    def __init__(self, features: Path, options: MatchingOptions) -> None:
-        self._file, self._options = open_features(features), options
+    def __init__(self, features: Path, options: MatchingOptions, device: str = "cpu") -> None:
+        self._file, self._options, self._device = open_features(features), options, device
         self._read = lru_cache(_KEPT_IMAGES)(self._file.read)
 
     def __enter__(self) -> _Matcher:
@@ -194,7 +200,7 @@ class _Matcher:
 
     def __call__(self, pair: Pair) -> tuple[int, Matches]:
         first, second = (self._read(name) for name in pair)
-        return len(first), match_descriptors(first.descriptors, second.descriptors, self._options)
+        return len(first), match_descriptors(first.descriptors, second.descriptors, self._options, device=self._device)
 
 
 _worker_matcher: _Matcher

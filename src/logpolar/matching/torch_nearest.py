@@ -13,7 +13,7 @@ except ImportError as error:
     raise MissingExtraError("matching on a GPU", "torch") from error
 
 from logpolar.matching.nearest import Neighbours
-from logpolar.models.runtimes.torch_device import find_device
+from logpolar.models.runtimes.torch_device import find_device as find_device
 
 _BLOCK_VALUES = 2**24
 """Dot products in memory at a time: 64 MB."""
