@@ -153,7 +153,7 @@ def record(arguments: argparse.Namespace, folder: Path) -> None:
         if answer.returncode != 0:
             found |= failure(name, answer)
         print(f"{name}: {answer.returncode}", flush=True)
-    found |= {key: value for key, value in read_outputs(folder) if not VOLATILE.search(key)}
+    found |= {key: value for key, value in read_outputs(folder) if not (VOLATILE.search(key) or is_hash(value))}
     arguments.output.write_text(json.dumps(found, indent=0, sort_keys=True))
     print(f"wrote {len(found)} values to {arguments.output}")
 
@@ -205,6 +205,11 @@ def view(degrees: float, zoom: float, tilt: float) -> np.ndarray:
 def warp(image: np.ndarray, matrix: np.ndarray) -> np.ndarray:
     height, width = image.shape[:2]
     return cv2.warpPerspective(image, matrix, (width, height), flags=cv2.INTER_AREA, borderMode=cv2.BORDER_REFLECT)
+
+
+def is_hash(value: Any) -> bool:
+    """Whether it names a file's bytes, which hold versions and times."""
+    return isinstance(value, str) and re.fullmatch(r"[0-9a-f]{32,64}", value) is not None
 
 
 def inputs_in(folder: Path) -> list[Path]:

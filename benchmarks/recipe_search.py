@@ -22,7 +22,7 @@ from logpolar.evaluation.pairs import describe_views, mean_score, score_file
 from logpolar.models.describers import open_describer
 from logpolar.training.config import find_files, read_config
 from logpolar.training.data import TrainingData, load_training_data
-from logpolar.training.distributed import World
+from logpolar.training.processes import World
 from logpolar.training.run import train
 
 

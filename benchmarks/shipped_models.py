@@ -29,8 +29,8 @@ from logpolar.sampling.patterns import Cartesian
 from logpolar.training.ablation import ablate, table_markdown
 from logpolar.training.config import find_files
 from logpolar.training.data import TrainingData, load_training_data
-from logpolar.training.distributed import World
 from logpolar.training.options import DataSource, RunOptions, TrainingConfig
+from logpolar.training.processes import World
 from logpolar.training.recipes import DEFAULT, PAPER, SMALL
 from logpolar.training.run import train
 from logpolar.training.validation import summary

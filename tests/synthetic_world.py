@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import cv2
@@ -286,7 +286,13 @@ def standard_world(seed: int = 0, cameras: int = 6, width: int = 320, height: in
     """Four boxes that hide each other, on a ground before a leaning wall with a slit, through which the sky is seen.
 
     Cameras 0 and 1 have the same distance, so have 2 and 3, and so on; the last is 2.5 times as far as the first.
+    Made once for all tests, its views too: not to be changed.
     """
+    return _standard_world(seed, cameras, width, height)
+
+
+@cache
+def _standard_world(seed: int, cameras: int, width: int, height: int) -> World:
     random = np.random.default_rng(seed)
     # About half an image pixel for each texture pixel on what is nearest to the nearest camera.
     near, far = 220 * width / 320, 110 * width / 320

@@ -16,7 +16,7 @@ from helpers import assert_one_error
 from logpolar.cli import main
 from logpolar.cli.dataset import dataset
 from logpolar.cli.dataset_reconstruct import reconstruct
-from logpolar.sfm.dense import ReconstructionOptions, ReconstructionReport
+from logpolar.sfm.dense import DenseOptions, DenseReport
 from synthetic_world import make_texture, standard_world, write_depth
 
 if "reconstruct" not in dataset.commands:
@@ -102,14 +102,14 @@ class TestOptions:
 
         def note(photos, workspace, options, overwrite, **rest):
             arguments.append((photos, workspace, options, overwrite))
-            return ReconstructionReport(2, {}, 2, [], 1, 100, 2, True)
+            return DenseReport(2, {}, 2, [], 1, 100, 2, True)
 
-        monkeypatch.setattr(logpolar.sfm.dense, "reconstruct", note)
+        monkeypatch.setattr(logpolar.sfm.dense, "reconstruct_dense", note)
         return arguments
 
     def test_defaults_are_those_of_the_library(self, given):
         assert run("a.jpg", "b.jpg", "there").exit_code == 0
-        assert given == [(("a.jpg", "b.jpg"), Path("there"), ReconstructionOptions(), False)]
+        assert given == [(("a.jpg", "b.jpg"), Path("there"), DenseOptions(), False)]
 
     def test_all_reach_the_library(self, given):
         sizes = ("--max-image-size", 800, "--dense-image-size", 500)
@@ -180,7 +180,7 @@ class TestBadInput:
         random = np.random.default_rng(0)
         for name in ("a.png", "b.png"):
             cv2.imwrite(str(tmp_path / name), make_texture(random, 160, 120))
-        assert_one_error(run(tmp_path / "*.png", tmp_path / "workspace"), "no model came of these 2 photos")
+        assert_one_error(run(tmp_path / "*.png", tmp_path / "workspace"), "reconstruction failed", "2 photos")
 
     def test_workspace_is_a_file(self, photos, tmp_path):
         (tmp_path / "workspace").write_text("precious")

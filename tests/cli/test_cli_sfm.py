@@ -37,7 +37,7 @@ def test_a_model_and_its_summary(photos, tmp_path):
     assert "mean track length" in result.stdout
     assert_picture(tmp_path / "model" / "summary.png")
     again = run_sfm(photos, tmp_path / "model", *FEW)
-    assert "database and model are there already" in again.stdout
+    assert "database and model are up to date" in again.stdout
 
 
 def test_mistakes_are_one_line(photos, tmp_path, monkeypatch):

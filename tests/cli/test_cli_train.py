@@ -74,16 +74,17 @@ class TestTrain:
         result = run("train", place / "tiny.toml", "-o", folder, "--set", "optimisation.steps=2")
         assert result.exit_code == 0
         lines = result.stdout.splitlines()
-        assert lines[-1] == f"complete before: {folder / 'tiny.safetensors'}"
+        assert lines[-1] == f"already complete: {folder / 'tiny.safetensors'}"
         assert lines[:-1] == first.stdout.splitlines()[-2:-1]
 
     def test_changes_and_device(self, place, tmp_path, quick):
         folder = tmp_path / "run"
         changes = ["--set", "optimisation.steps=1", "--set", "name=mine", "--set", "run.device=abacus"]
-        result = run("train", place / "tiny.toml", "-o", folder, *changes, "--device", "cpu")
+        result = run("train", place / "tiny.toml", "-o", folder, *changes, "--device", "cpu", "--precision", "float32")
         assert result.exit_code == 0, result.output
         config = read_config(folder / "config.toml")
-        assert (config.optimisation.steps, config.name, config.run.device) == (1, "mine", "cpu")
+        assert (config.optimisation.steps, config.name) == (1, "mine")
+        assert (config.run.device, config.run.precision) == ("cpu", "float32")
         assert (folder / "mine.safetensors").exists()
 
     def test_other_config_needs_overwrite(self, finished, place, tmp_path, quick):
@@ -105,7 +106,7 @@ class TestTrain:
             context.setattr(Trainer, "advance", press_ctrl_c)
             result = run(*command)
         assert result.exit_code == 130
-        assert result.stderr == "logpolar: stopped after step 1; the same command continues\n"
+        assert result.stderr == "logpolar: stopped after step 1; rerun the command to resume\n"
         assert len(result.stdout.splitlines()) == 1
         assert run(*command).exit_code == 0
         assert [row["step"] for row in read_rows(tmp_path / "run" / "log.csv")] == ["1", "2"]
@@ -117,7 +118,7 @@ class TestTrain:
         monkeypatch.setattr(running, "load_training_data", press)
         result = run("train", place / "tiny.toml", "-o", tmp_path / "run")
         assert result.exit_code == 130
-        words = f"stopped; the same command continues from the last checkpoint in {tmp_path / 'run'}"
+        words = f"stopped; rerun the command to resume from the last checkpoint in {tmp_path / 'run'}"
         assert result.stderr == f"logpolar: {words}\n"
 
 
@@ -140,7 +141,7 @@ class TestTrainBadInput:
         assert_one_error(run("train", spoilt, "-o", tmp_path / "run"), "one.h5: no such correspondence file")
 
     @pytest.mark.parametrize(
-        ("attribute", "value", "words"), [("version", 77, "version 77"), ("complete", False, "is not complete")]
+        ("attribute", "value", "words"), [("version", 77, "version 77"), ("complete", False, "incomplete")]
     )
     def test_file_that_does_not_do(self, spoilt, tmp_path, attribute, value, words):
         with h5py.File(tmp_path / "one.h5", "a") as file:
@@ -165,7 +166,7 @@ class TestTrainBadInput:
         original = Trainer.advance
         monkeypatch.setattr(Trainer, "advance", lambda self: original(self) * float("nan"))
         result = run("train", place / "tiny.toml", "-o", tmp_path / "run")
-        assert_one_error(result, "the loss is not a number any more at step 1", "try a lower learning rate")
+        assert_one_error(result, "the loss diverged at step 1", "try a lower learning rate")
 
     def test_full_disk(self, place, tmp_path, monkeypatch):
         original = running.save_checkpoint
@@ -190,9 +191,6 @@ class TestTrainBadInput:
     @pytest.mark.parametrize("module", ["torch", "onnx", "onnxscript"])
     def test_without_the_extra(self, place, tmp_path, monkeypatch, command, module):
         monkeypatch.setitem(sys.modules, module, None)
-        if module == "onnx":
-            for name in ("logpolar.models.onnx_export", "logpolar.training.run"):
-                monkeypatch.delitem(sys.modules, name)
         result = run(command, place / "tiny.toml", "-o", tmp_path / "run")
         assert_one_error(result, "training needs an optional dependency: pip install 'logpolar[train]'")
         assert not (tmp_path / "run").exists()
@@ -230,7 +228,7 @@ class TestAblate:
     @pytest.mark.parametrize("lambdas", ["", "12,", "12;16", "x", "0", "12,-3", "nan", "inf"])
     def test_bad_lambdas(self, place, tmp_path, lambdas):
         result = run("ablate", place / "tiny.toml", "-o", tmp_path / "out", "--lambdas", lambdas)
-        assert_one_error(result, "--lambdas are positive numbers with commas between", f"'{lambdas}'")
+        assert_one_error(result, "--lambdas takes comma-separated positive numbers", f"'{lambdas}'")
         assert not (tmp_path / "out").exists()
 
     def test_missing_test_file(self, place, tmp_path):
@@ -267,7 +265,7 @@ class TestRecipe:
         changes += ["optimisation.steps=1", "batch.per_pair=8", "run.tensorboard=false"]
         options = [part for change in changes for part in ("--set", change)]
         assert run("train", tmp_path / "my.toml", "-o", tmp_path / "run", *options).exit_code == 0
-        card = load_model(tmp_path / "run" / "paper-logpolar-96.safetensors").card
+        card = load_model(tmp_path / "run" / "my-paper-logpolar-96.safetensors").card
         assert card.training["optimisation"]["optimiser"] == "sgd"
 
 

@@ -8,6 +8,8 @@ import pytest
 from colmap_databases import arrays, write_database
 from logpolar.errors import StorageError
 from logpolar.sfm.database import Database, quantize
+from logpolar.sfm.database_files import read_content
+from logpolar.sfm.mapper import MapperOptions, run_mapper
 
 
 def test_a_synthetic_dataset_is_verified_and_mapped_again(tmp_path):
@@ -19,10 +21,11 @@ def test_a_synthetic_dataset_is_verified_and_mapped_again(tmp_path):
         pycolmap.synthesize_dataset(options, file)
         file.clear_two_view_geometries()
     with Database(tmp_path / "s.db") as database:
-        passed, inliers = database.verify(database.pairs())
-    assert passed == 10
-    assert inliers == sum(map(len, arrays(tmp_path / "s.db", "matches", "<u4").values()))
-    models = pycolmap.incremental_mapping(str(tmp_path / "s.db"), str(tmp_path), str(tmp_path), {"min_model_size": 3})
+        database.verify(database.pairs())
+    content = read_content(tmp_path / "s.db")
+    assert (content.pairs, content.verified) == (10, 10)
+    assert content.inliers == content.matches == sum(map(len, arrays(tmp_path / "s.db", "matches", "<u4").values()))
+    models = run_mapper(tmp_path / "s.db", tmp_path, tmp_path, MapperOptions(min_model_size=3))
     assert models[0].num_reg_images() == 5
 
 
@@ -36,7 +39,7 @@ def test_quantization_is_the_formula_by_loop():
 def test_older_pycolmap_gets_bytes(scene, tmp_path, monkeypatch):
     """A pycolmap without descriptors of other types, as 3.x: only what is handed to it can be tested here."""
     handed = {}
-    monkeypatch.setattr(Database, "float_descriptors", False)
+    monkeypatch.delattr(pycolmap, "FeatureDescriptors")
     with Database(tmp_path / "d.db") as database:
         database.add_photos(scene / "photos", ["0.png"], "auto")
 

@@ -12,8 +12,8 @@ import pytest
 from colmap_databases import query
 from colmap_scene import open_few
 from logpolar.errors import LogpolarError, StorageError
-from logpolar.sfm.picture import draw_from_above, draw_structure
-from logpolar.sfm.pipeline import StructureOptions, reconstruct_structure
+from logpolar.sfm.mapper import read_report
+from logpolar.sfm.pipeline import SfmOptions, reconstruct
 from synthetic_world import standard_world
 
 
@@ -28,7 +28,7 @@ def start(scene, output):
 @pytest.fixture(scope="module")
 def finished(scene, tmp_path_factory):
     output = start(scene, tmp_path_factory.mktemp("finished") / "model")
-    return output, reconstruct_structure(scene / "photos", output, open_few)
+    return output, reconstruct(scene / "photos", output, open_few)
 
 
 def fail(*arguments, **options):
@@ -81,25 +81,36 @@ class TestResuming:
     def test_nothing_is_done_twice(self, finished, scene, monkeypatch):
         monkeypatch.setattr(pycolmap, "incremental_mapping", fail)
         said = []
-        assert reconstruct_structure(scene / "photos", finished[0], open_few, say=said.append) == finished[1]
-        assert said[-1] == "database and model are there already"
+        assert reconstruct(scene / "photos", finished[0], open_few, say=said.append) == finished[1]
+        assert said[-1] == "database and model are up to date"
+
+    def test_a_killed_run_resumes(self, finished, scene, tmp_path, monkeypatch):
+        """Stopped while mapping, with a new database beside the old models."""
+        output = shutil.copytree(finished[0], tmp_path / "model")
+        with monkeypatch.context() as patch:
+            patch.setattr(pycolmap, "incremental_mapping", lambda *a, **k: pytest.fail("stopped here"))
+            with pytest.raises(pytest.fail.Exception):
+                reconstruct(scene / "photos", output, open_few, SfmOptions(seed=1))
+        assert read_report(output) is None
+        monkeypatch.setattr("logpolar.sfm.pipeline.map_database", lambda *arguments: "mapped")
+        assert reconstruct(scene / "photos", output, open_few) == "mapped"
 
     def test_other_options_map_anew(self, finished, scene, tmp_path):
         output = shutil.copytree(finished[0], tmp_path / "model")
-        report = reconstruct_structure(scene / "photos", output, open_few, StructureOptions("sequential", overlap=3))
+        report = reconstruct(scene / "photos", output, open_few, SfmOptions("sequential", overlap=3))
         assert report.made_of != finished[1].made_of
         assert report.pairs == len(query(output / "database.db", "SELECT * FROM matches")) == 12
         assert len(report.registered) >= 3
 
     def test_other_features_are_refused(self, finished, scene):
         with pytest.raises(StorageError, match="max_keypoints"):
-            reconstruct_structure(scene / "photos", finished[0], lambda **more: open_few(**more, max_keypoints=9))
+            reconstruct(scene / "photos", finished[0], lambda **more: open_few(**more, max_keypoints=9))
 
 
 class TestRefusals:
     def assert_refused(self, photos, output, words, **options):
         with pytest.raises(LogpolarError, match=words):
-            reconstruct_structure(photos, output, open_few, **options)
+            reconstruct(photos, output, open_few, **options)
 
     def test_folders(self, scene, tmp_path):
         self.assert_refused(tmp_path / "none", tmp_path / "m", "no such folder")
@@ -116,31 +127,23 @@ class TestRefusals:
             (tmp_path / "photos" / name).write_text("no photo")
         self.assert_refused(tmp_path / "photos", tmp_path / "m", r"can be read; .*a\.jpg")
 
+    @pytest.mark.parametrize("overwrite", [False, True])
+    @pytest.mark.parametrize("name", ["database.db", "sparse", "pairs.txt", "report.json", "summary.png"])
+    def test_a_project_of_someone_else_is_left_alone(self, scene, tmp_path, name, overwrite):
+        precious = tmp_path / "m" / (name if name != "sparse" else "sparse/0/points3D.bin")
+        precious.parent.mkdir(parents=True)
+        precious.write_text("precious")
+        words = f"{name} was not made by this command"
+        self.assert_refused(scene / "photos", tmp_path / "m", words, overwrite=overwrite)
+        assert precious.read_text() == "precious"
+        assert [path.name for path in (tmp_path / "m").iterdir()] == [name]
+
     def test_no_model(self, scene, tmp_path):
         (tmp_path / "pairs.txt").write_text("0.png 1.png\n")
         shutil.copyfile(scene / "features.h5", start(scene, tmp_path / "m") / "features.h5")
         (tmp_path / "m" / "matches.h5").unlink()
         self.assert_refused(
-            scene / "photos", tmp_path / "m", "no model came of these 6 photos", pairs=tmp_path / "pairs.txt"
+            scene / "photos", tmp_path / "m", "reconstruction failed.*6 photos", pairs=tmp_path / "pairs.txt"
         )
         assert not (tmp_path / "m" / "sparse").exists()
         assert not list((tmp_path / "m").glob(".*"))
-
-
-class TestPicture:
-    def test_shows_points_cameras_and_photos(self, finished, scene):
-        picture = draw_structure(scene / "photos", *finished)
-        assert picture.shape[0] == 720
-        assert (picture == (60, 60, 230)).all(axis=2).sum() > 6 * 30, "cameras"
-        assert (picture == (80, 200, 60)).all(axis=2).sum() > 6 * 200, "frames"
-
-    def test_is_seen_from_above(self):
-        """Two cameras side by side look along z, y down: in the picture below the points, left and right."""
-        points = np.array([[x, y, 10.0] for x in (-3, 0, 3) for y in (-5, 5)])
-        poses = np.array([np.concatenate([np.eye(3), [[-x], [0], [0]]], axis=1) for x in (-2.0, 2.0)])
-        picture = draw_from_above(points, poses)
-        rows, columns = np.nonzero((picture == (60, 60, 230)).all(axis=2))
-        ink = np.nonzero((picture == (90, 90, 90)).all(axis=2))[0]
-        assert rows.min() > ink.max()
-        assert columns.min() < 360 < columns.max()
-        assert not ((columns > 300) & (columns < 420)).any()

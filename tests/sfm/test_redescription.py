@@ -14,6 +14,8 @@ from colmap_databases import arrays, digest, image_numbers, pair_number, query, 
 from logpolar.errors import LogpolarError, StorageError
 from logpolar.features.extractor import Extractor
 from logpolar.keypoints import Keypoints
+from logpolar.matching.nearest import MatchingOptions
+from logpolar.sfm.database_files import copy_database
 from logpolar.sfm.export import export_database
 from logpolar.sfm.redescription import RedescriptionOptions, redescribe_database
 
@@ -176,7 +178,7 @@ class TestRefusals:
 
     def test_no_pairs(self, tmp_path, photos):
         source = write_database(tmp_path / "old.db", "3.11", some_images())
-        self.assert_refused(source, photos, "no pairs")
+        self.assert_refused(source, photos, "no matched pairs")
 
     def test_photos_are_missing(self, tmp_path, photos):
         source = write_database(tmp_path / "old.db", "3.11", {**some_images(), "x.png": ROWS})
@@ -204,3 +206,31 @@ def test_a_second_run_continues(photos, tmp_path, monkeypatch):
     monkeypatch.setattr(Extractor, "extract", lambda *arguments: pytest.fail("was described before"))
     assert redescribe(source, photos, tmp_path / "new.db").pairs == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new.db", "old.db"]
+
+
+@pytest.mark.parametrize("left", [(), ("matches",), ("features", "matches")])
+def test_a_finished_result_is_recognised(photos, tmp_path, monkeypatch, left):
+    """Killed after the database was complete, before the files beside it were removed, or not at all."""
+    source, output = tmp_path / "old.db", tmp_path / "new.db"
+    write_database(source, "3.11", some_images(), pairs=[(5, 6)])
+    report = redescribe(source, photos, output)
+    before = digest(output)
+    for what in left:
+        (tmp_path / f"new.db.{what}.h5").touch()
+    with monkeypatch.context() as patch:
+        patch.setattr(Extractor, "extract", lambda *arguments: pytest.fail("was described before"))
+        assert redescribe(source, photos, output) == report
+    assert digest(output) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new.db", "old.db"]
+    for others in ({"options": RedescriptionOptions(seed=1)}, {"matching": MatchingOptions(0.5)}):
+        with pytest.raises(StorageError, match="exists already"):
+            redescribe(source, photos, output, **others)
+
+
+def test_a_copy_of_a_result_is_not_taken_for_one(scene, photos, tmp_path):
+    source, output = tmp_path / "old.db", tmp_path / "new.db"
+    write_database(source, "3.11", some_images(), pairs=[(5, 6)])
+    redescribe(source, photos, output)
+    copy_database(output, tmp_path / "copy.db")
+    with pytest.raises(StorageError, match="exists already"):
+        redescribe(source, photos, tmp_path / "copy.db")

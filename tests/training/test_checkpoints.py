@@ -117,7 +117,7 @@ class TestRefused:
 
     def test_of_another_version(self, path):
         torch.save({"format": "logpolar-checkpoint", "version": 99}, path)
-        assert_refused(path, "checkpoint version 99, but this logpolar reads 1")
+        assert_refused(path, "checkpoint version 99, but this logpolar reads 2")
 
     def test_missing(self, path):
         with pytest.raises(FileNotFoundError):

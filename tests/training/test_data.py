@@ -184,5 +184,5 @@ class TestTooLittle:
     def test_a_file_that_is_not_complete(self, tmp_path):
         images = [make_image("a.png", 20), make_image("b.png", 20, seed=1)]
         path = write_file(tmp_path / "half.h5", images, [make_pair(*images, 9)], finish=False)
-        with pytest.raises(LogpolarError, match=r"half\.h5: is not complete"):
+        with pytest.raises(LogpolarError, match=r"half\.h5: incomplete"):
             load_training_data([[path]], 6, "cpu")

@@ -18,7 +18,6 @@ from logpolar.sampling import LogPolar
 from logpolar.sampling.torch_lookup import TorchPyramids
 from logpolar.training.batches import Batch, BatchSampler
 from logpolar.training.data import PairTable, TrainingData
-from logpolar.training.distributed import World
 from logpolar.training.loop import Trainer
 from logpolar.training.loss import descriptor_loss
 from logpolar.training.options import (
@@ -29,6 +28,7 @@ from logpolar.training.options import (
     RunOptions,
     TrainingConfig,
 )
+from logpolar.training.processes import World
 
 CPU = torch.device("cpu")
 CONFIG = TrainingConfig(
@@ -37,8 +37,7 @@ CONFIG = TrainingConfig(
     optimisation=OptimisationOptions(steps=8, learning_rate=0.5),
     run=RunOptions(seed=3),
 )
-AVERAGED = replace(CONFIG, optimisation=replace(CONFIG.optimisation, averaging=0.8))
-ADAM = replace(CONFIG, optimisation=OptimisationOptions(8, "adamw", 0.003, averaging=0.9, warm_up=2, schedule="cosine"))
+ADAM = replace(CONFIG, optimisation=OptimisationOptions(8, "adamw", 0.003, warm_up=2, schedule="cosine"))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -78,7 +77,7 @@ def advanced(steps: int, config: TrainingConfig = CONFIG, **more) -> Trainer:
 def everything(trainer: Trainer) -> torch.Tensor:
     """Weights and statistics, of the network and of its mean."""
     state = trainer.state()
-    return torch.cat([values.flatten().double() for part in ("network", "mean") for values in state[part].values()])
+    return torch.cat([values.flatten().double() for values in state["network"].values()])
 
 
 def weights(network: torch.nn.Module) -> torch.Tensor:
@@ -114,7 +113,7 @@ def test_steps_by_hand():
     excluded = torch.eye(8, dtype=torch.bool) | (torch.rand(8, 8, generator=torch.Generator().manual_seed(1)) < 0.3)
     patches = Drawer().draw(torch.Generator().manual_seed(0))
     batch = Batch(patches.first, patches.second, excluded)
-    options = LossOptions(margin=1.3, second_order=0.5, softmax=0.2)
+    options = LossOptions(margin=1.3, second_order=0.5)
     optimisation = OptimisationOptions(steps=3, learning_rate=0.5, weight_decay=0.01)
     config = replace(CONFIG, network=NetworkOptions(8, 8, dropout=0), loss=options, optimisation=optimisation)
     trainer = make_trainer(config, Drawer(batch))
@@ -136,20 +135,6 @@ def test_steps_by_hand():
     torch.testing.assert_close(weights(trainer.result), weights(network), atol=2e-4, rtol=0)
 
 
-def test_averaging_by_hand():
-    """The mean follows the weights: 1/10, 2/11, 3/12 ... of it stay, up to 0.15."""
-    config = replace(CONFIG, optimisation=replace(CONFIG.optimisation, averaging=0.15))
-    trainer, plain = make_trainer(config), make_trainer()
-    mean = weights(plain.result).double()
-    plain.resume_training()
-    for step in range(4):
-        trainer.advance()
-        plain.advance()
-        keep = min(0.15, (1 + step) / (10 + step))
-        mean = keep * mean + (1 - keep) * weights(plain._network).double()
-    torch.testing.assert_close(weights(trainer.result).double(), mean, atol=1e-5, rtol=0)
-
-
 class TestSeeds:
     @pytest.mark.parametrize("config", [CONFIG, ADAM])
     def test_seed_decides(self, config):
@@ -168,7 +153,6 @@ class TestSeeds:
         torch.manual_seed(5)
         expected = weights(DescriptorNetwork(CONFIG.network))
         assert torch.equal(weights(make_trainer(with_seed(5)).result), expected)
-        assert torch.equal(weights(make_trainer(with_seed(5, AVERAGED)).result), expected)
 
     def test_every_step_draws_anew(self):
         sampler = Drawer()
@@ -216,7 +200,7 @@ def stored(trainer: Trainer) -> dict:
     return torch.load(file)
 
 
-@pytest.mark.parametrize("config", [CONFIG, AVERAGED, ADAM])
+@pytest.mark.parametrize("config", [CONFIG, ADAM])
 class TestGoingOn:
     def test_in_a_fresh_trainer(self, config):
         """To the bit the same as without a stop, whatever the fresh one was before."""
@@ -260,22 +244,14 @@ def test_a_state_of_another_network_is_refused():
         make_trainer(replace(CONFIG, network=NetworkOptions(8, 12))).load(state)
 
 
-class TestResult:
-    @pytest.mark.parametrize("config", [CONFIG, AVERAGED])
-    def test_modes(self, config):
-        trainer = advanced(1, config)
-        assert trainer._network.training
-        result = trainer.result
-        assert not any(module.training for module in result.modules())
-        assert result.options == CONFIG.network
-        trainer.resume_training()
-        assert all(module.training for module in trainer._network.modules())
-        assert result.training == (config is CONFIG)  # without a mean the result is the network itself
-
-    def test_mean_is_not_the_network(self):
-        trainer = advanced(3, AVERAGED)
-        assert not torch.equal(weights(trainer.result), weights(trainer._network))
-        assert torch.equal(weights(trainer._network), weights(advanced(3)._network))
+def test_modes_of_the_result():
+    trainer = advanced(1)
+    assert trainer._network.training
+    result = trainer.result
+    assert not any(module.training for module in result.modules())
+    assert result.options == CONFIG.network
+    trainer.resume_training()
+    assert all(module.training for module in result.modules())
 
 
 class TestPrecision:

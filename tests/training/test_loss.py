@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,10 +11,9 @@ import torch
 from logpolar.training.loss import (
     descriptor_loss,
     distance_matrix,
+    distillation_loss,
     hardest_triplet_loss,
-    imitation_loss,
     second_order_loss,
-    softmax_loss,
 )
 from logpolar.training.options import LossOptions
 
@@ -132,34 +130,6 @@ class TestTriplets:
         assert triplet(unit_vectors(1, 4, 0), unit_vectors(1, 4, 1)).item() == 0
 
 
-class TestSoftmax:
-    @staticmethod
-    def by_loops(anchors: torch.Tensor, positives: torch.Tensor, excluded, temperature: float) -> float:
-        products = anchors.numpy() @ positives.numpy().T / temperature
-        count, total = len(products), 0.0
-        for k in range(count):
-            row = sum(math.exp(products[k, j]) for j in range(count) if j == k or not excluded[k, j])
-            column = sum(math.exp(products[j, k]) for j in range(count) if j == k or not excluded[j, k])
-            total += math.log(row) + math.log(column) - 2 * products[k, k]
-        return total / (2 * count)
-
-    @pytest.mark.parametrize("temperature", [0.06, 0.5])
-    @pytest.mark.parametrize("share", [0.0, 0.4])
-    def test_by_loops(self, share, temperature):
-        anchors = unit_vectors(15, 6, 0)
-        positives, excluded = near(anchors, 0.8), some_excluded(15, share)
-        loss = softmax_loss(anchors @ positives.T, excluded, temperature)
-        assert loss.item() == pytest.approx(self.by_loops(anchors, positives, excluded, temperature), abs=1e-9)
-
-    def test_with_everything_excluded_the_partner_is_certain(self):
-        products = unit_vectors(5, 4, 0) @ unit_vectors(5, 4, 1).T
-        assert softmax_loss(products, ~nothing_excluded(5), 0.06).item() == pytest.approx(0, abs=1e-12)
-
-    def test_knowing_nothing(self):
-        """Eight equal answers: ln 8."""
-        assert softmax_loss(torch.ones(8, 8), nothing_excluded(8), 0.1).item() == pytest.approx(math.log(8), abs=1e-5)
-
-
 class TestSecondOrder:
     @staticmethod
     def by_loops(anchors: torch.Tensor, positives: torch.Tensor, excluded) -> float:
@@ -208,15 +178,9 @@ class TestWhole:
 
     def test_parts_add_up_by_their_weights(self):
         second = second_order_loss(self.ANCHORS, self.POSITIVES, self.EXCLUDED).item()
-        soft = softmax_loss(self.ANCHORS @ self.POSITIVES.T, self.EXCLUDED, 0.2).item()
         assert self.loss(second_order=0.5) == pytest.approx(self.loss() + 0.5 * second)
-        assert self.loss(softmax=3, temperature=0.2) == pytest.approx(self.loss() + 3 * soft)
-        both = self.loss(second_order=2, softmax=0.25, temperature=0.2)
-        assert both == pytest.approx(self.loss() + 2 * second + 0.25 * soft)
 
-    @pytest.mark.parametrize(
-        "options", [LossOptions(), LossOptions(second_order=1), LossOptions(softmax=1, temperature=0.3)]
-    )
+    @pytest.mark.parametrize("options", [LossOptions(), LossOptions(second_order=1)])
     def test_gradient(self, options):
         def loss(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
             vectors = (v / v.norm(dim=1, keepdim=True) for v in (first, second))
@@ -228,7 +192,7 @@ class TestWhole:
     @pytest.mark.parametrize("excluded", [nothing_excluded(4), ~nothing_excluded(4)])
     def test_gradient_is_finite_for_equal_descriptors(self, excluded):
         """Pairs that are equal, and a batch in which everything is."""
-        options = LossOptions(margin=3, second_order=1, softmax=1)
+        options = LossOptions(margin=3, second_order=1)
         for values in (torch.eye(4), torch.eye(4)[:1].repeat(4, 1)):
             vectors = values.clone().requires_grad_()
             loss = descriptor_loss(vectors, vectors, excluded, options)
@@ -236,27 +200,27 @@ class TestWhole:
             assert torch.isfinite(loss)
             assert torch.isfinite(vectors.grad).all()
 
-    @pytest.mark.parametrize("options", [LossOptions(), LossOptions(second_order=1, softmax=1)])
+    @pytest.mark.parametrize("options", [LossOptions(), LossOptions(second_order=1)])
     def test_a_step_against_the_gradient_helps(self, options):
         anchors = self.ANCHORS
         positives = self.POSITIVES.clone().requires_grad_()
-        loss = descriptor_loss(anchors, positives, self.EXCLUDED, replace(options, temperature=0.2))
+        loss = descriptor_loss(anchors, positives, self.EXCLUDED, options)
         loss.backward()
         with torch.no_grad():
             moved = positives - 0.01 * positives.grad
-            after = descriptor_loss(anchors, moved, self.EXCLUDED, replace(options, temperature=0.2))
+            after = descriptor_loss(anchors, moved, self.EXCLUDED, options)
         assert after < loss
 
 
-class TestImitation:
+class TestDistillation:
     def test_by_loops(self):
         ours, theirs = (unit_vectors(7, 5, seed) for seed in (0, 1))
         distances = [math.dist(a, b) for a, b in zip(ours.tolist(), theirs.tolist(), strict=True)]
-        assert imitation_loss(ours, theirs).item() == pytest.approx(sum(d**2 for d in distances) / 7)
+        assert distillation_loss(ours, theirs).item() == pytest.approx(sum(d**2 for d in distances) / 7)
 
     def test_nothing_to_gain_from_the_teacher_itself(self):
         vectors = unit_vectors(7, 5, 0)
-        assert imitation_loss(vectors, vectors) == 0
+        assert distillation_loss(vectors, vectors) == 0
 
 
 class TestWeightOfTriplets:

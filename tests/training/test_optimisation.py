@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from logpolar.training.optimisation import RunningMean, learning_rate, make_optimizer
+from logpolar.training.optimisation import learning_rate, make_optimizer
 from logpolar.training.options import OptimisationOptions
 
 
@@ -86,60 +86,3 @@ class TestLearningRate:
     def test_nothing_but_warm_up(self, steps):
         options = OptimisationOptions(steps=steps, learning_rate=3, warm_up=3)
         assert [learning_rate(step, options) for step in range(steps)] == pytest.approx([1, 2, 3][:steps])
-
-
-class TestRunningMean:
-    @staticmethod
-    def disturb(network: nn.Module, seed: int) -> None:
-        """Other weights and other statistics."""
-        with torch.no_grad():
-            for values in network.parameters():
-                values += torch.randn(values.shape, generator=torch.Generator().manual_seed(seed))
-        network.train()(torch.randn(4, 1, 4, 4, generator=torch.Generator().manual_seed(seed)))
-
-    @pytest.mark.parametrize("decay", [0.15, 0.9])
-    def test_by_loops(self, decay):
-        """0.15 is reached at once (1/10, then 2/11 is more), 0.9 not within these steps."""
-        network = small_network()
-        mean = RunningMean(network, decay)
-        values = {name: v.clone() for name, v in network.state_dict().items() if v.is_floating_point()}
-        assert {"1.running_mean", "1.running_var", "0.weight"} <= values.keys()
-        for step in range(5):
-            self.disturb(network, step)
-            mean.update(step)
-            keep = min(decay, (1 + step) / (10 + step))
-            for name, value in network.state_dict().items():
-                if name in values:
-                    values[name] = keep * values[name] + (1 - keep) * value
-            for name, expected in values.items():
-                torch.testing.assert_close(mean.network.state_dict()[name], expected, atol=1e-6, rtol=1e-5)
-
-    def test_is_a_copy_that_is_not_trained(self):
-        network = small_network()
-        mean = RunningMean(network, 0.9)
-        assert not mean.network.training
-        assert network.training
-        assert not any(values.requires_grad for values in mean.network.parameters())
-        assert all(values.requires_grad for values in network.parameters())
-        before = mean.network[0].weight.clone()
-        self.disturb(network, 0)
-        assert torch.equal(mean.network[0].weight, before)
-        assert not torch.equal(network[0].weight, before)
-
-    def test_the_network_is_not_changed_by_its_mean(self):
-        network = small_network()
-        mean = RunningMean(network, 0.9)
-        self.disturb(network, 0)
-        before = {name: values.clone() for name, values in network.state_dict().items()}
-        mean.update(0)
-        assert all(torch.equal(values, before[name]) for name, values in network.state_dict().items())
-
-    def test_without_decay_it_is_the_network_itself(self):
-        network = small_network()
-        mean = RunningMean(network, 0)
-        assert mean.network is network
-        assert network.training
-        assert all(values.requires_grad for values in network.parameters())
-        before = network[0].weight.detach().clone()
-        mean.update(3)
-        assert torch.equal(network[0].weight, before)

@@ -102,12 +102,11 @@ class TestFolder:
 
 
 class TestModel:
-    def test_weights_are_the_running_mean(self, finished):
+    def test_weights_are_those_of_the_last_step(self, finished):
         weights, state = load_model(finished[0].model).weights, state_of(finished[1])["trainer"]
         assert state["step"] == 6
         for name, values in weights.items():
-            np.testing.assert_allclose(values, state["mean"][name].numpy(), rtol=1e-3, atol=1e-6)
-        assert any(not torch.equal(mean, state["network"][name]) for name, mean in state["mean"].items())
+            np.testing.assert_allclose(values, state["network"][name].numpy(), rtol=1e-3, atol=1e-6)
 
     def test_scores_are_those_of_the_model(self, finished, place):
         model = load_model(finished[0].model)
@@ -220,7 +219,7 @@ class TestSecondCall:
             ("sampling.lambda=32", "sampling.lambda: 24.0 before, 32 now"),
             ("network.dropout=0.5", "network.dropout"),
             ("loss.margin=2", "loss.margin"),
-            ("augmentation.gamma=0.5", "augmentation.gamma"),
+            ("augmentation.scale_jitter=0.5", "augmentation.scale_jitter"),
             ("batch.near=3", "batch.near"),
             ("description=other", "description: Of a test. before, other now"),
             ('data=[{files=["two.h5"]}]', "data: "),
@@ -229,7 +228,7 @@ class TestSecondCall:
     )
     def test_other_keys_are_refused(self, finished, tiny, change, words):
         before = (finished[1] / "config.toml").read_bytes()
-        assert_refused(tiny(change), finished[1], "checkpoint.pt: is of another config", words, "--overwrite")
+        assert_refused(tiny(change), finished[1], "checkpoint.pt: from another config", words, "--overwrite")
         assert (finished[1] / "config.toml").read_bytes() == before
 
     def test_overwrite_starts_anew(self, copied, tiny, tmp_path, quick):
@@ -273,9 +272,8 @@ class TestData:
         assert report.scores["a/scene"] != report.scores["b/scene"]
 
     def test_validation_does_not_change_what_comes_out(self, tiny, tmp_path, quick):
-        """Without a running mean it is the network in training that validates."""
         for every in ("1", "100"):
-            train(tiny("optimisation.averaging=0", f"run.validate_every={every}"), tmp_path / every)
+            train(tiny(f"run.validate_every={every}"), tmp_path / every)
         assert_same_training(tmp_path / "1", tmp_path / "100")
 
     def test_limit_of_validation_pairs(self, tiny, tmp_path, quick):
@@ -293,7 +291,7 @@ class TestData:
 
     @pytest.mark.parametrize(
         ("attribute", "value", "words"),
-        [("version", 1, "version 1, but this logpolar reads"), ("complete", False, "is not complete")],
+        [("version", 1, "version 1, but this logpolar reads"), ("complete", False, "incomplete")],
     )
     def test_file_that_does_not_do(self, place, tiny, tmp_path, attribute, value, words):
         shutil.copy(place / "one.h5", tmp_path / "odd.h5")

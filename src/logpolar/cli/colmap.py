@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,8 +18,11 @@ from logpolar.cli.options import (
 )
 from logpolar.cli.settings import make_settings, settings_options
 from logpolar.errors import LogpolarError
-from logpolar.sfm.export import DatabaseReport, ExportOptions
+from logpolar.sfm.export import ExportOptions
 from logpolar.sfm.redescription import RedescriptionOptions
+
+if TYPE_CHECKING:
+    from logpolar.sfm.database_files import DatabaseReport
 
 _output = click.option("--output", "-o", type=click.Path(path_type=Path), required=True, help="New COLMAP database.")
 _overwrite = click.option("--overwrite", is_flag=True, help="Replace OUTPUT, if it is a COLMAP database.")
@@ -112,7 +115,7 @@ def redescribe(
 def _tell(output: Path, report: DatabaseReport) -> None:
     if report.columns == 2:
         click.echo("the keypoints have no scale and orientation: taken as 4 px and upright, stored as positions alone")
-    if not report.float_descriptors:
+    if report.descriptor_bytes < 512:
         click.echo("descriptors are stored in 8 bits, COLMAP 3 has no others; do not match them with COLMAP itself")
     click.echo(f"{output}: {report.images} images, {report.keypoints} keypoints")
     if report.pairs:

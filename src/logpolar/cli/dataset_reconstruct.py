@@ -11,7 +11,7 @@ import click
 
 from logpolar.cli.options import continuing
 from logpolar.cli.settings import make_settings, settings_options
-from logpolar.sfm.dense import ReconstructionOptions, ReconstructionReport
+from logpolar.sfm.dense import DenseOptions, DenseReport
 
 
 @click.command(
@@ -20,7 +20,7 @@ from logpolar.sfm.dense import ReconstructionOptions, ReconstructionReport
 )
 @click.argument("photos", nargs=-1, required=True, metavar="PHOTOS...")
 @click.argument("workspace", type=click.Path(path_type=Path))
-@settings_options(ReconstructionOptions)
+@settings_options(DenseOptions)
 @click.option("--overwrite", is_flag=True, help="Start anew; removes from WORKSPACE only what this command has made.")
 def reconstruct(photos: tuple[str, ...], workspace: Path, overwrite: bool, **settings: Any) -> None:
     """Reconstruct photos of one place (files, folders, globs) with pycolmap, for `logpolar dataset colmap`.
@@ -29,18 +29,17 @@ def reconstruct(photos: tuple[str, ...], workspace: Path, overwrite: bool, **set
     second run continues after the last finished step. Photos that cannot be read are listed, and the exit code is then
     1. Needs the extra 'sfm'.
     """
-    from logpolar.sfm.dense import reconstruct as run
+    from logpolar.sfm.dense import reconstruct_dense
 
+    options = make_settings(DenseOptions, settings)
     with continuing(workspace):
-        report = run(
-            photos, workspace, make_settings(ReconstructionOptions, settings), overwrite, progress=True, say=click.echo
-        )
+        report = reconstruct_dense(photos, workspace, options, overwrite, progress=True, say=click.echo)
     _tell(workspace, report)
     if report.left_out:
         sys.exit(1)
 
 
-def _tell(workspace: Path, report: ReconstructionReport) -> None:
+def _tell(workspace: Path, report: DenseReport) -> None:
     for reason in report.left_out.values():
         click.echo(f"logpolar: left out: {reason}", err=True)
     if report.left_out:
@@ -54,7 +53,7 @@ def _tell(workspace: Path, report: ReconstructionReport) -> None:
     click.echo(_next_steps(workspace, report))
 
 
-def _next_steps(workspace: Path, report: ReconstructionReport) -> str:
+def _next_steps(workspace: Path, report: DenseReport) -> str:
     place = shlex.quote(str(workspace))
     build = f"logpolar dataset colmap {place} -o {shlex.quote(workspace.resolve().name + '.h5')}"
     if report.dense:

@@ -18,44 +18,43 @@ from logpolar.cli.options import (
     take_extraction,
 )
 from logpolar.cli.settings import make_settings, settings_options
-from logpolar.sfm.pipeline import MODELS, StructureOptions, StructureReport
-
-_PICTURE = "summary.png"
+from logpolar.sfm.mapper import MODELS, SfmReport
+from logpolar.sfm.pipeline import SUMMARY, SfmOptions
 
 
 @click.command(
-    short_help="A folder of photos into a sparse COLMAP model.",
+    short_help="Reconstruct a folder of photos with COLMAP.",
     epilog="Example: logpolar sfm photos/ model/ --pairing retrieval --jobs 4",
 )
 @click.argument("photos", type=click.Path(path_type=Path))
 @click.argument("output", type=click.Path(path_type=Path))
 @extraction_options
-@settings_options(StructureOptions)
+@settings_options(SfmOptions)
 @pairs_file_option
 @ratio_option
 @jobs_option
-@click.option("--overwrite", is_flag=True, help="Make all anew instead of continuing.")
+@click.option("--overwrite", is_flag=True, help="Start anew instead of resuming.")
 def sfm(
     photos: Path, output: Path, pairs: Path | None, ratio: float, jobs: int, overwrite: bool, **settings: Any
 ) -> None:
-    """Features, pairs, matches, verification and COLMAP's mapper: from a folder of photos to OUTPUT/sparse.
+    """Reconstruct a folder of photos into OUTPUT/sparse: features, pairs, matches, verification, COLMAP's mapper.
 
-    A second run continues where the first one stopped, and takes in new photos. OUTPUT also has the feature and match
-    files, the COLMAP database, report.json and summary.png. Photos that cannot be read are listed, and the exit code is
-    then 1. Needs the extra 'sfm'.
+    A second run resumes an interrupted one and adds new photos. OUTPUT also holds the feature and match files, the
+    COLMAP database, report.json and summary.png; a folder with a COLMAP project from elsewhere is refused. Unreadable
+    photos are listed; the exit code is then 1. Needs the extra 'sfm'.
     """
     from logpolar.matching.nearest import MatchingOptions
-    from logpolar.sfm.picture import draw_structure
-    from logpolar.sfm.pipeline import reconstruct_structure
+    from logpolar.sfm.picture import draw_summary
+    from logpolar.sfm.pipeline import reconstruct
     from logpolar.viewing.drawing import write_picture
 
     opener = extractor_opener(**take_extraction(settings))
     with continuing(output):
-        report = reconstruct_structure(
+        report = reconstruct(
             photos,
             output,
             opener,
-            make_settings(StructureOptions, settings),
+            make_settings(SfmOptions, settings),
             MatchingOptions(ratio),
             pairs,
             jobs,
@@ -63,13 +62,13 @@ def sfm(
             progress=True,
             say=click.echo,
         )
-    write_picture(output / _PICTURE, draw_structure(photos, output, report))
+    write_picture(output / SUMMARY, draw_summary(photos, output, report))
     _tell(output, report)
     if report.left_out:
         sys.exit(1)
 
 
-def _tell(output: Path, report: StructureReport) -> None:
+def _tell(output: Path, report: SfmReport) -> None:
     for reason in report.left_out.values():
         click.echo(f"logpolar: left out: {reason}", err=True)
     readable = report.photos - len(report.left_out)
@@ -80,4 +79,4 @@ def _tell(output: Path, report: StructureReport) -> None:
     )
     if report.models > 1:
         click.echo(f"COLMAP made {report.models} models; these figures are of the largest, number {report.model}")
-    click.echo(f"wrote {output / MODELS} and {output / _PICTURE}")
+    click.echo(f"wrote {output / MODELS} and {output / SUMMARY}")

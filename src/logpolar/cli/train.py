@@ -8,35 +8,49 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from logpolar.cli.options import Command
 
-_CONFIG = click.argument("config", type=click.Path(path_type=Path))
-_OUTPUT = click.option(
-    "--output", "-o", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder of the run."
+if TYPE_CHECKING:
+    from logpolar.training.options import TrainingConfig
+
+_OPTIONS = (
+    click.argument("config", type=click.Path(path_type=Path)),
+    click.option(
+        "--output", "-o", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder of the run."
+    ),
+    click.option(
+        "--set", "changes", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a key of the config; repeatable."
+    ),
+    click.option("--device", help="Overrides the config: auto, cpu, cuda, cuda:1, ..."),
+    click.option("--precision", help="Overrides the config: auto, float32 or bfloat16."),
 )
-_CHANGES = click.option(
-    "--set", "changes", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a key of the config; repeatable."
-)
-_DEVICE = click.option("--device", help="Instead of the config's: cpu, cuda, cuda:1, ...")
 
 
 def _config_options(command: Command) -> Command:
-    for decorate in (_DEVICE, _CHANGES, _OUTPUT, _CONFIG):
+    for decorate in reversed(_OPTIONS):
         command = decorate(command)
     return command
 
 
+def _read_config(config: Path, changes: tuple[str, ...], device: str | None, precision: str | None) -> TrainingConfig:
+    from logpolar.training.config import read_config
+
+    given = {"run.device": device, "run.precision": precision}
+    return read_config(config, [*changes, *(f"{key}={value}" for key, value in given.items() if value)])
+
+
 @contextmanager
 def _training(output: Path) -> Iterator[None]:
-    """Say what is missing without torch, and what can be gone on with after Ctrl-C."""
+    """Report missing extras, and how to resume after Ctrl-C."""
     from logpolar.errors import MissingExtraError
 
     try:
-        import onnxscript  # noqa: F401 # not needed before the end
+        import onnx  # noqa: F401 # as onnxscript, not needed before the end
+        import onnxscript  # noqa: F401
         import torch  # noqa: F401
 
         from logpolar.training.run import Stopped
@@ -46,7 +60,7 @@ def _training(output: Path) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, Stopped) as error:
-        words = str(error) or f"stopped; the same command continues from the last checkpoint in {output}"
+        words = str(error) or f"stopped; rerun the command to resume from the last checkpoint in {output}"
         click.echo(f"logpolar: {words}", err=True)
         sys.exit(130)
 
@@ -56,17 +70,15 @@ def _training(output: Path) -> Iterator[None]:
     epilog="Example: logpolar train my.toml -o my-model --set optimisation.steps=30000",
 )
 @_config_options
-@click.option("--overwrite", is_flag=True, help="Start anew in a folder that holds another run.")
-def train(config: Path, output: Path, changes: tuple[str, ...], device: str | None, overwrite: bool) -> None:
-    """Train what CONFIG, a TOML file, says (needs the extra 'train').
+@click.option("--overwrite", is_flag=True, help="Start afresh in a folder that holds another run.")
+def train(config: Path, output: Path, overwrite: bool, **changes: Any) -> None:
+    """Train a model as described by CONFIG, a TOML file (needs the extra 'train').
 
-    The folder gets the model file, its card, the log and checkpoints; the same command goes on with a run that was
-    stopped, to the same result. On a GPU a model takes a minute or two, on a CPU a day. Several GPUs or machines:
+    The folder receives the model file, its card, logs and checkpoints. Rerunning the command resumes an interrupted
+    run, with the same result. A model takes a minute or two on a GPU, a day on a CPU. Several GPUs or machines:
     torchrun --nproc-per-node 2 -m logpolar train CONFIG -o FOLDER.
     """
-    from logpolar.training.config import read_config
-
-    settings = read_config(config, _all_changes(changes, device))
+    settings = _read_config(config, **changes)
     with _training(output):
         from logpolar.training.run import train
         from logpolar.training.validation import summary
@@ -79,8 +91,8 @@ def train(config: Path, output: Path, changes: tuple[str, ...], device: str | No
     if len(report.scores) > 1:
         click.echo(f"validation, mean: {summary(report.scores).in_words()}")
     if not report.scores:
-        click.echo("no validation: none of the files has images that validate")
-    click.echo(f"{'complete before: ' if report.was_complete else 'wrote '}{report.model}")
+        click.echo("no validation: none of the files has a validation split")
+    click.echo(f"{'already complete: ' if report.was_complete else 'wrote '}{report.model}")
 
 
 @click.command(
@@ -88,36 +100,28 @@ def train(config: Path, output: Path, changes: tuple[str, ...], device: str | No
     epilog="Example: logpolar ablate paper.toml -o ablation --test 'scenes/*.h5'",
 )
 @_config_options
-@click.option("--test", "tests", multiple=True, help="Correspondence file, or a pattern in quotes; repeatable.")
-@click.option("--lambdas", default="12,16,32,64,96,128", show_default=True, help="Numbers with commas between.")
+@click.option("--test", "tests", multiple=True, help="Correspondence file, or a quoted glob; repeatable.")
+@click.option("--lambdas", default="12,16,32,64,96,128", show_default=True, help="Comma-separated numbers.")
 @click.option("--pairs", type=click.IntRange(min=0), default=0, show_default="all", help="Image pairs of a test file.")
-def ablate(
-    config: Path,
-    output: Path,
-    changes: tuple[str, ...],
-    device: str | None,
-    tests: tuple[str, ...],
-    lambdas: str,
-    pairs: int,
-) -> None:
-    """The paper's table of supports: one model for each pattern and lambda, same data, same steps.
+def ablate(config: Path, output: Path, tests: tuple[str, ...], lambdas: str, pairs: int, **changes: Any) -> None:
+    """The paper's table over lambda: one model for each pattern and lambda, same data, same steps.
 
-    Models are tested on the files of --test, or on the validation parts of the training files. The table is in the
-    folder, as CSV and as Markdown, and what made it as JSON. The same command continues what was stopped.
+    Models are tested on the files of --test, or on the validation splits of the training files. The folder receives
+    the table as CSV and Markdown, and how it was made as JSON. Rerunning the command resumes an interrupted run.
     """
     with _training(output):
         from logpolar.errors import LogpolarError
         from logpolar.training.ablation import ablate, table_markdown
-        from logpolar.training.config import find_files, read_config
+        from logpolar.training.config import find_files
         from logpolar.training.options import DataSource
 
         try:
             supports = [float(text) for text in lambdas.split(",")]
             if not all(math.isfinite(support) and support > 0 for support in supports):
-                raise ValueError("there is no such support")
+                raise ValueError("not a support")
         except ValueError as error:
-            raise LogpolarError(f"--lambdas are positive numbers with commas between, not '{lambdas}'") from error
-        settings = read_config(config, _all_changes(changes, device))
+            raise LogpolarError(f"--lambdas takes comma-separated positive numbers, not '{lambdas}'") from error
+        settings = _read_config(config, **changes)
         files = find_files(DataSource(tests))
         rows = ablate(settings, output, files, supports, pairs, progress=True)
         options = {"seed": settings.run.seed, "lambdas": supports, "pairs": pairs}
@@ -133,7 +137,7 @@ def ablate(
 def recipe(name: str) -> None:
     """Print the recipe NAME as a commented config.
 
-    'default' is the best found, 'paper' is the paper's code, 'small' a fast network that imitates the default model.
+    'default' is the best found, 'paper' the paper's code, 'small' a fast network distilled from the default model.
     """
     from logpolar.errors import LogpolarError
     from logpolar.training.config import recipe_to_toml
@@ -145,13 +149,9 @@ def recipe(name: str) -> None:
 
 
 def _record(output: Path, tests: list[str], options: dict[str, Any]) -> None:
-    """What made the table, for `logpolar eval report`."""
+    """How the table was made, for `logpolar eval report`."""
     from logpolar.cli.eval_output import made_by
     from logpolar.storage.documents import write_json
 
     document = {"protocol": "ablation", **made_by(), "data": {"tests": tests}, "options": options}
     write_json(output / "ablation.json", document)
-
-
-def _all_changes(changes: tuple[str, ...], device: str | None) -> list[str]:
-    return [*changes, *([f"run.device={device}"] if device else [])]

@@ -1,6 +1,6 @@
-"""Are the binary files of a sparse model whole?
+"""Check that the binary files of a sparse model are complete.
 
-pycolmap reads on past the end of one that is not, and fills the memory with what it takes for points.
+pycolmap reads past the end of a truncated file and fills the memory with garbage points.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from pathlib import Path
 from logpolar.errors import StorageError, in_words
 
 _CAMERA_PARAMETERS = (3, 4, 4, 5, 8, 8, 12, 5, 4, 5, 12)
-"""By number of the camera model."""
+"""Number of parameters by id of the camera model."""
 
 
 class _UnknownError(Exception):
-    """An entry of a kind that came after this was written: how long it is we cannot tell."""
+    """A camera model newer than this code: the length of its entry is unknown."""
 
 
 def check_whole(place: Path) -> None:
-    """Raise if a table of cameras, images or points ends before the number of entries that it announces."""
+    """Raise if a file of cameras, images or points has fewer entries than it announces."""
     tables = {"cameras.bin": _end_of_camera, "images.bin": _end_of_image, "points3D.bin": _end_of_point}
     for name, end_of in tables.items():
         path = place / name
@@ -31,11 +31,11 @@ def check_whole(place: Path) -> None:
             for _ in range(count):
                 end = end_of(data, end)
                 if end > len(data):
-                    raise ValueError("the entry goes on past the end of the file")
+                    raise ValueError("the entry extends past the end of the file")
         except OSError as error:
             raise StorageError(f"{path}: {in_words(error)}") from error
         except (struct.error, ValueError) as error:
-            raise StorageError(f"{path}: truncated or damaged, not a whole COLMAP model") from error
+            raise StorageError(f"{path}: truncated or damaged, not a complete COLMAP model") from error
         except _UnknownError:
             continue
 

@@ -1,22 +1,21 @@
-"""What is in a COLMAP database, read and written through pycolmap, so that any version of the layout will do.
+"""Content of a COLMAP database, read and written through pycolmap, which hides the versions of the layout.
 
 Convention:
     - Keypoints: ``Keypoints.to_colmap`` and ``from_colmap`` add and remove the half pixel; COLMAP's scale is half of
       our size.
-    - Descriptors: COLMAP 4 stores bytes of any type: float32 as they are, under the type UNDEFINED, which its own
-      matchers refuse to mix with SIFT. COLMAP 3 has 8 bits a number: round(128 + 256 d), cut to 0 ... 255.
-      Reconstruction does not read descriptors; they are there for the record. COLMAP's own matching of the 8 bit ones
-      would be wrong: it takes them for SIFT, whose numbers are not negative.
+    - Descriptors: COLMAP 4 stores bytes of any type: float32 unchanged, under the type UNDEFINED, which its own
+      matchers refuse to mix with SIFT. COLMAP 3 stores 8 bits per value: round(128 + 256 d), clipped to 0 ... 255.
+      Reconstruction does not read descriptors. COLMAP's own matching of the 8-bit ones would be incorrect: it takes
+      them for SIFT, which has no negative values.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -25,18 +24,24 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from logpolar.errors import StorageError
 from logpolar.keypoints import Keypoints
 from logpolar.matching.pairs import Pair
 from logpolar.sfm.database_files import connect
-from logpolar.sfm.pycolmap_compat import first_line, import_pycolmap, open_database, quiet, verification_options
+from logpolar.sfm.pycolmap_compat import (
+    camera_mode,
+    colmap_errors,
+    import_pycolmap,
+    open_database,
+    quiet,
+    verification_options,
+)
 from logpolar.types import FloatArray
 
 _MAX_IMAGES = 2147483647
-"""COLMAP numbers a pair by this times the smaller number of its images, plus the larger."""
+"""The id of a pair is this times the smaller image id, plus the larger one."""
 
 _KEPT_IMAGES = 256
-"""Images whose keypoints are kept while pairs are verified."""
+"""Images whose keypoints are cached during verification."""
 
 
 @dataclass(frozen=True)
@@ -47,21 +52,17 @@ class DatabaseImage:
 
 
 class Database:
-    """A database, open. ``path`` will be changed: give it a copy (``copy_database``) of what is not yours.
+    """An open database. ``path`` is modified: pass a copy (``copy_database``) of a database that is not yours.
 
-    ``origin`` is what it is a copy of, for errors.
+    ``origin`` is the database it is a copy of, for errors.
     """
 
     def __init__(self, path: Path, origin: Path | None = None) -> None:
         self._pycolmap = import_pycolmap("COLMAP databases")
         self.path, self._name = path, origin or path
-        try:
-            with quiet(self._pycolmap):
-                self._file = open_database(self._pycolmap, path)
-        except RuntimeError as error:
-            version = self._pycolmap.__version__
-            reason = f"pycolmap {version} cannot open this database; it may be of a newer COLMAP"
-            raise StorageError(f"{self._name}: {reason} ({first_line(error)})") from error
+        reason = f"pycolmap {self._pycolmap.__version__} cannot open this database; it may be of a newer COLMAP"
+        with quiet(), colmap_errors(f"{self._name}: {reason}"):
+            self._file = open_database(path)
         self.images = self._read_images()
 
     def __enter__(self) -> Database:
@@ -72,7 +73,8 @@ class Database:
     ) -> None:
         self._file.close()
         if type(error) is RuntimeError:  # pycolmap's, of a full disk for example
-            raise StorageError(f"{self._name}: COLMAP could not write it ({first_line(error)})") from error
+            with colmap_errors(f"{self._name}: COLMAP could not write it"):
+                raise error
 
     def _read_images(self) -> dict[str, DatabaseImage]:
         cameras = {camera.camera_id: camera for camera in self._file.read_all_cameras()}
@@ -82,24 +84,23 @@ class Database:
             found[image.name] = DatabaseImage(image.image_id, image.camera_id, (camera.width, camera.height))
         return found
 
-    def add_photos(self, folder: Path, names: Sequence[str], camera_mode: str) -> None:
-        """Enter photos and their cameras, which COLMAP guesses from EXIF."""
-        mode = getattr(self._pycolmap.CameraMode, camera_mode.upper().replace("-", "_"))
-        with quiet(self._pycolmap):
-            self._pycolmap.import_images(str(self.path), str(folder), mode, list(names))
+    def add_photos(self, folder: Path, names: Sequence[str], mode: str) -> None:
+        """Add photos and their cameras, which COLMAP guesses from EXIF."""
+        with quiet():
+            self._pycolmap.import_images(str(self.path), str(folder), camera_mode(mode), list(names))
         self.images = self._read_images()
 
     def has_keypoints(self, name: str) -> bool:
-        """Whether keypoints were looked for; there may be none."""
+        """Whether keypoints were detected, even if none was found."""
         return bool(self._file.exists_keypoints(self.images[name].number))
 
     def stored_keypoints(self, name: str) -> FloatArray:
-        """COLMAP's own rows, which have 2, 4 or 6 columns."""
+        """COLMAP's own rows, with 2, 4 or 6 columns."""
         rows = np.asarray(self._file.read_keypoints(self.images[name].number), np.float32)
         return rows if len(rows) else np.zeros((0, 4), np.float32)
 
     def pairs(self) -> list[Pair]:
-        """Pairs of images that were matched, with or without success, sorted by name."""
+        """Pairs of images that were matched, even without success, sorted by name."""
         names = {image.number: name for name, image in self.images.items()}
         with connect(self.path) as tables:
             numbers = tables.execute("SELECT pair_id FROM matches UNION SELECT pair_id FROM two_view_geometries")
@@ -107,7 +108,7 @@ class Database:
         return sorted((names[first], names[second]) for first, second in found if {first, second} <= names.keys())
 
     def clear(self, keypoints: bool = False) -> None:
-        """Take out descriptors, matches and geometries, perhaps keypoints; cameras, images and rigs stay."""
+        """Remove descriptors, matches, geometries and, if asked, keypoints; keep cameras, images and rigs."""
         self._file.clear_descriptors()
         self._file.clear_matches()
         self._file.clear_two_view_geometries()
@@ -115,52 +116,44 @@ class Database:
             self._file.clear_keypoints()
 
     def write_keypoints(self, name: str, keypoints: Keypoints, with_shape: bool = True) -> None:
-        """Without ``with_shape`` the positions alone."""
+        """Without ``with_shape`` only the positions."""
         rows = keypoints.to_colmap()
         self._file.write_keypoints(self.images[name].number, rows if with_shape else rows[:, :2].copy())
 
-    @property
-    def float_descriptors(self) -> bool:
-        """Whether descriptors are stored as they are, or else in 8 bits."""
-        return hasattr(self._pycolmap, "FeatureDescriptors")
-
     def write_descriptors(self, name: str, descriptors: FloatArray) -> None:
         stored: Any = quantize(descriptors)
-        if self.float_descriptors:
+        if hasattr(self._pycolmap, "FeatureDescriptors"):  # new in COLMAP 4
             data = np.ascontiguousarray(descriptors, np.float32).view(np.uint8)
             undefined = self._pycolmap.FeatureExtractorType.UNDEFINED
             stored = self._pycolmap.FeatureDescriptors(type=undefined, data=data)
         self._file.write_descriptors(self.images[name].number, stored)
 
     def write_matches(self, first: str, second: str, indices: NDArray[np.integer]) -> None:
-        """Matches (K, 2) of keypoints, before any verification."""
+        """Matches (K, 2) of keypoints, not yet verified."""
         numbers = self.images[first].number, self.images[second].number
         self._file.write_matches(*numbers, np.asarray(indices, np.uint32).reshape(-1, 2))
 
-    def verify(self, pairs: Iterable[Pair], seed: int = 0, progress: bool = False) -> tuple[int, int]:
-        """Verify matches by two-view geometry, as COLMAP does; how many pairs passed, with how many matches.
+    def verify(self, pairs: Iterable[Pair], seed: int = 0, progress: bool = False) -> None:
+        """Verify matches by two-view geometry, as COLMAP does.
 
         A pair with too few inliers gets an empty geometry, which tells COLMAP that it was tried.
         """
-        options, pairs = verification_options(self._pycolmap, seed), list(pairs)
+        options, pairs = verification_options(seed), list(pairs)
         positions = lru_cache(_KEPT_IMAGES)(lambda name: self.stored_keypoints(name)[:, :2].astype(np.float64))
         cameras = {camera.camera_id: camera for camera in self._file.read_all_cameras()}
-        passed = inliers = 0
         threads = os.cpu_count() or 1
         bar = tqdm(total=len(pairs), desc="verification", unit="pair", leave=False, disable=None if progress else True)
-        with bar, quiet(self._pycolmap), ThreadPoolExecutor(threads) as pool:
-            for some in _batches(pairs, 8 * threads):
+        with bar, quiet(), ThreadPoolExecutor(threads) as pool:
+            for start in range(0, len(pairs), 8 * threads):
+                some = pairs[start : start + 8 * threads]
                 tasks = [self._task(pair, cameras, positions) for pair in some]
                 made = pool.map(lambda task: self._pycolmap.estimate_two_view_geometry(*task, options), tasks)
                 for (first, second), geometry in zip(some, made, strict=True):
                     if len(geometry.inlier_matches) < options.min_num_inliers:
                         geometry = self._pycolmap.TwoViewGeometry()
-                    passed += len(geometry.inlier_matches) > 0
-                    inliers += len(geometry.inlier_matches)
                     numbers = self.images[first].number, self.images[second].number
                     self._file.write_two_view_geometry(*numbers, geometry)
                     bar.update()
-        return passed, inliers
 
     def _task(self, pair: Pair, cameras: dict[int, Any], positions: Any) -> tuple[Any, ...]:
         first, second = (self.images[name] for name in pair)
@@ -169,11 +162,5 @@ class Database:
 
 
 def quantize(descriptors: FloatArray) -> NDArray[np.uint8]:
-    """8 bits a number: 128 + 256 d. Numbers of unit vectors beyond +- 1/2 are rare, and are cut."""
+    """8 bits per value: 128 + 256 d. Values of unit vectors beyond +-1/2 are rare, and are clipped."""
     return np.clip(np.rint(128 + 256 * descriptors), 0, 255).astype(np.uint8)
-
-
-def _batches(pairs: Iterable[Pair], size: int) -> Iterator[list[Pair]]:
-    remaining = iter(pairs)
-    while some := list(islice(remaining, size)):
-        yield some

@@ -1,6 +1,6 @@
-"""From photos to a COLMAP dense workspace with pycolmap: features, matches, mapping, undistortion, depth maps.
+"""Photos to a COLMAP dense workspace: COLMAP's features and matches, mapping, undistortion, depth maps.
 
-Nothing heavy is imported before it is needed.
+Heavy modules are imported on demand.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, TextIO, get_args
 
 from logpolar.errors import ImageError, LogpolarError, first_line
-from logpolar.settings import setting
+from logpolar.settings import check_settings, setting
+from logpolar.sfm.database_files import remove_database
 from logpolar.sfm.dense_record import (
-    DATABASE,
     DENSE,
     LINKS,
     MAPPING,
@@ -30,71 +30,69 @@ from logpolar.sfm.dense_record import (
     remove,
     stderr_into,
 )
-from logpolar.sfm.pycolmap_compat import import_pycolmap_4
+from logpolar.sfm.mapper import DATABASE, MapperOptions, NoModelError, largest_model, registered_images, run_mapper
+from logpolar.sfm.pycolmap_compat import import_pycolmap_4, verification_options
 
 Matcher = Literal["exhaustive", "sequential"]
 MATCHERS: tuple[Matcher, ...] = get_args(Matcher)
 
 _BLOCK = 20
-"""Pairs among this many photos are stored together: what a killed run loses, and what Ctrl-C has to wait for."""
+"""Pairs among this many photos are stored together: what a killed run loses, and what Ctrl-C waits for."""
 
 
 class ReconstructionError(LogpolarError):
-    """Photos that cannot be reconstructed, or a step of COLMAP that failed."""
+    """Photos that cannot be reconstructed, or a failed step of COLMAP."""
 
 
 @dataclass(frozen=True)
-class ReconstructionOptions:
+class DenseOptions:
     """How photos become a dense workspace."""
 
-    max_image_size: int = setting(1600, "Features are found in photos reduced to this longer side, in pixels.", 64)
-    dense_image_size: int = setting(1024, "Longer side of the undistorted images, and so of the depth maps.", 64)
+    max_image_size: int = setting(1600, "Photos are downscaled to this longer side, in pixels, to detect features.", 64)
+    dense_image_size: int = setting(1024, "Longer side of undistorted images and depth maps, in pixels.", 64)
     matcher: Matcher = setting(  # noqa: RUF009 - it makes a field
         "exhaustive",
-        "Every photo with every other, or, for the frames of a video, with those 1, 2, 4, 8, ... further by name.",
+        "All pairs, or, for video frames, each photo with those 1, 2, 4, 8, ... further by name.",
         choices=MATCHERS,
     )
-    single_camera: bool = setting(False, "All photos are by one camera at one zoom; otherwise EXIF tells who shares.")
-    seed: int = setting(0, "Of all that COLMAP leaves to chance; only one thread repeats a run exactly.", 0)
-    threads: int = setting(0, "0 takes all cores. A run may be continued with another number.", 0)
+    single_camera: bool = setting(False, "All photos were taken by one camera at one zoom; otherwise EXIF decides.")
+    seed: int = setting(0, "Random seed of COLMAP; runs are reproducible with one thread only.", 0)
+    threads: int = setting(0, "0 uses all cores; may differ when a run is resumed.", 0)
 
     def __post_init__(self) -> None:
-        if self.matcher not in MATCHERS:
-            raise ValueError(f"matcher is {' or '.join(MATCHERS)}, not {self.matcher!r}")
-        if min(self.max_image_size, self.dense_image_size) < 64 or min(self.seed, self.threads) < 0:
-            raise ValueError("image sizes are at least 64, seed and threads at least 0")
+        check_settings(self)
 
 
 @dataclass(frozen=True)
-class ReconstructionReport:
-    """What became of the photos."""
+class DenseReport:
+    """Content of a dense workspace."""
 
     photos: int
     left_out: dict[str, str]  # name -> reason, of photos that cannot be read
     registered: int
-    unregistered: list[str]  # can be read, but are not in the model
-    models: int  # parts of the scene that nothing connects; the workspace has the largest
+    unregistered: list[str]  # readable, but not in the model
+    models: int  # disconnected ones; the workspace has the largest
     points: int
     depth_maps: int
-    dense: bool  # whether all depth maps are there that can be made
+    dense: bool  # whether all possible depth maps exist
 
 
-def reconstruct(
+def reconstruct_dense(
     photos: Iterable[str | Path],
     workspace: str | Path,
-    options: ReconstructionOptions | None = None,
+    options: DenseOptions | None = None,
     overwrite: bool = False,
     progress: bool = False,
     say: Callable[[str], None] = lambda line: None,
-) -> ReconstructionReport:
+) -> DenseReport:
     """Reconstruct photos (files, folders, globs) into a COLMAP dense workspace, with depth maps where CUDA exists.
 
-    A second call continues after the last finished step, whatever ended the first one. Photos or settings other than
-    those of the first call are refused; ``overwrite`` starts anew. ``say`` is told a line about each step.
+    A second call resumes after the last finished step. Photos or settings that differ from those of the first call are
+    refused; ``overwrite`` starts anew. ``say`` receives a line per step.
     """
-    options, workspace, sources = options or ReconstructionOptions(), Path(workspace), [Path(each) for each in photos]
+    options, workspace, sources = options or DenseOptions(), Path(workspace), [Path(each) for each in photos]
     images = _find_photos(sources, workspace)
-    import_pycolmap_4("reconstruction")  # older ones name linked photos by where the links lead
+    import_pycolmap_4("reconstruction")  # older versions name linked photos by the targets of the links
     settings = {key: value for key, value in asdict(options).items() if key != "threads"}
     sizes = {name: path.stat().st_size for name, path in images.items()}
     linked = len(sources) > 1 or not sources[0].is_dir()
@@ -110,14 +108,20 @@ def reconstruct(
 
 
 def has_cuda() -> bool:
-    """Whether pycolmap was built with CUDA, which is all that its own ``has_cuda`` says, and finds a device."""
+    """Whether pycolmap was built with CUDA (its own ``has_cuda``) and finds a device."""
     import pycolmap
 
     return bool(pycolmap.has_cuda and getattr(pycolmap, "get_num_cuda_devices", lambda: 1)())
 
 
+def _device() -> Any:
+    import pycolmap
+
+    return pycolmap.Device.cuda if has_cuda() else pycolmap.Device.cpu
+
+
 def _find_photos(sources: list[Path], workspace: Path) -> dict[str, Path]:
-    """Two photos or more by name; photos and workspace may not lie inside each other."""
+    """Two or more photos by name; neither photos nor workspace may lie inside the other."""
     from logpolar.images import find_images
 
     place = workspace.resolve()
@@ -144,10 +148,10 @@ def _run_steps(job: _Job, say: Callable[[str], None]) -> None:
             job.record.save(job.workspace)
 
 
-def _report(job: _Job) -> ReconstructionReport:
+def _report(job: _Job) -> DenseReport:
     finished, maps = job.record.finished, _count(job.depth_maps, "*.geometric.bin")
     registered = set(finished["mapping"]["registered"])
-    return ReconstructionReport(
+    return DenseReport(
         photos=len(job.images),
         left_out=finished["photos"]["left_out"],
         registered=len(registered),
@@ -155,7 +159,7 @@ def _report(job: _Job) -> ReconstructionReport:
         models=finished["mapping"]["models"],
         points=finished["mapping"]["points"],
         depth_maps=maps,
-        # Without CUDA here, COLMAP itself may have made them elsewhere.
+        # Without CUDA here, COLMAP may have made them on another machine.
         dense="depth maps" in finished or maps == len(registered),
     )
 
@@ -163,28 +167,28 @@ def _report(job: _Job) -> ReconstructionReport:
 @dataclass
 class _Job:
     workspace: Path
-    folder: Path  # where COLMAP finds the photos
+    folder: Path  # of the photos, for COLMAP
     images: dict[str, Path]
-    options: ReconstructionOptions
+    options: DenseOptions
     record: Record
     log: BinaryIO
     progress: bool
 
     @property
     def names(self) -> list[str]:
-        """Photos that can be read."""
+        """Readable photos."""
         return [name for name in self.images if name not in self.record.finished["photos"]["left_out"]]
 
     @property
     def database(self) -> str:
-        return str(self.workspace / DATABASE[0])
+        return str(self.workspace / DATABASE)
 
     @property
     def depth_maps(self) -> Path:
         return self.workspace / "stereo" / "depth_maps"
 
     def query(self, table: str, column: str = "COUNT(*)") -> list[Any]:
-        """A column of what COLMAP has stored so far, or [the number of rows]; nothing where there is no such table."""
+        """A column of what COLMAP has stored so far, or [the number of rows]; empty if there is no such table."""
         address = f"{Path(self.database).resolve().as_uri()}?mode=ro"
         try:
             with contextlib.closing(sqlite3.connect(address, uri=True)) as database:
@@ -197,7 +201,7 @@ class _Job:
 
     @contextlib.contextmanager
     def colmap(self, what: str, total: int | None = None, count: Callable[[], int] | None = None) -> Iterator[Any]:
-        """COLMAP's words go into the log, its errors become ours; a bar asks ``count`` how far it is."""
+        """Send COLMAP's output to the log, turn its errors into ours; the progress bar polls ``count``."""
         start = self.log.seek(0, os.SEEK_END)
         try:
             with stderr_into(self.log) as terminal, _bar(terminal, what, total, count, self.progress) as bar:
@@ -213,7 +217,7 @@ class _Job:
 def _bar(
     terminal: TextIO, what: str, total: int | None, count: Callable[[], int] | None, progress: bool
 ) -> Iterator[Any]:
-    """A bar that asks every second how far COLMAP is, which does not tell by itself."""
+    """A bar that polls COLMAP's progress every second, since it has no callback."""
     from tqdm import tqdm
 
     done = threading.Event()
@@ -233,20 +237,19 @@ def _bar(
 
 
 def _take_photos(job: _Job) -> dict[str, Any]:
-    """Enter all photos and their cameras at once: where feature extraction resumes, it would make more cameras."""
+    """Add all photos and their cameras at once: resumed feature extraction would make further cameras."""
     import pycolmap
 
-    for name in DATABASE:
-        remove(job.workspace / name)
+    remove_database(Path(job.database))
     left_out, sizes = _check_photos(job.images, job.progress)
     if job.options.single_camera and len(set(sizes.values())) > 1:
         examples = {size: name for name, size in sizes.items()}
         some = ", ".join(f"{name} {size}" for size, name in list(examples.items())[:2])
-        raise ReconstructionError(f"photos of a single camera have the same size in pixels, these have not: {some}")
+        raise ReconstructionError(f"photos of a single camera must have the same size in pixels: {some}")
     pycolmap.Database.open(job.database).close()
     mode = pycolmap.CameraMode.SINGLE if job.options.single_camera else pycolmap.CameraMode.AUTO
     start = job.log.seek(0, os.SEEK_END)
-    if sizes:  # to COLMAP, no names are all files
+    if sizes:  # an empty list of names means all files to COLMAP
         with job.colmap("list of photos"):
             pycolmap.import_images(job.database, str(job.folder), mode, list(sizes))
     entered = job.query("images", "name")
@@ -260,7 +263,7 @@ def _take_photos(job: _Job) -> dict[str, Any]:
 
 
 def _check_photos(images: dict[str, Path], progress: bool) -> tuple[dict[str, str], dict[str, str]]:
-    """Reasons against photos, and sizes of the others; COLMAP would take half a JPEG for a whole one."""
+    """Reasons to leave photos out, and sizes of the others; COLMAP would accept a truncated JPEG."""
     from tqdm import tqdm
 
     from logpolar.images import read_image
@@ -284,17 +287,16 @@ def _find_features(job: _Job) -> dict[str, Any]:
     options = pycolmap.FeatureExtractionOptions()
     options.max_image_size, options.num_threads = job.options.max_image_size, job.options.threads or -1
     with job.colmap("features", len(job.names), lambda: sum(job.query("descriptors"))):
-        device = pycolmap.Device.cuda if has_cuda() else pycolmap.Device.cpu
-        pycolmap.extract_features(job.database, str(job.folder), job.names, extraction_options=options, device=device)
+        photos = job.database, str(job.folder), job.names
+        pycolmap.extract_features(*photos, extraction_options=options, device=_device())
     return {}
 
 
 def _match(job: _Job) -> dict[str, Any]:
     import pycolmap
 
-    matching, verification = pycolmap.FeatureMatchingOptions(), pycolmap.TwoViewGeometryOptions()
-    matching.num_threads, verification.ransac.random_seed = job.options.threads or -1, job.options.seed
-    device = pycolmap.Device.cuda if has_cuda() else pycolmap.Device.cpu
+    matching, verification = pycolmap.FeatureMatchingOptions(), verification_options(job.options.seed)
+    matching.num_threads, device = job.options.threads or -1, _device()
     exhaustive, count = job.options.matcher == "exhaustive", len(job.names)
     total = count * (count - 1) // 2 if exhaustive else None
     with job.colmap("matches", total, lambda: sum(job.query("two_view_geometries"))):
@@ -307,29 +309,24 @@ def _match(job: _Job) -> dict[str, Any]:
 
 
 def _map(job: _Job) -> dict[str, Any]:
-    import pycolmap
-
     place = job.workspace / MAPPING
     remove(place)
     place.mkdir()
-    options = pycolmap.IncrementalPipelineOptions()
-    options.random_seed, options.num_threads = job.options.seed, job.options.threads or -1
-    with job.colmap("model", len(job.names)) as bar:
-        models = pycolmap.incremental_mapping(
-            job.database, str(job.folder), str(place), options, next_image_callback=lambda: bar.update() and None
-        )
-    if not models:
-        reason = "no two of them show enough of the same things from different places"
+    options = MapperOptions(job.options.seed, threads=job.options.threads)
+    try:
+        with job.colmap("model", len(job.names)) as bar:
+            models = run_mapper(job.database, job.folder, place, options, bar.update)
+    except NoModelError as error:
         unread = len(job.images) - len(job.names)
-        reason += f"; {unread} more cannot be read" if unread else ""
-        raise ReconstructionError(f"no model came of these {len(job.names)} photos: {reason} ({job.log.name})")
-    number, model = max(models.items(), key=lambda item: (item[1].num_reg_images(), item[1].num_points3D()))
-    registered = sorted(model.images[each].name for each in model.reg_image_ids())
+        more = f"; {unread} more cannot be read" if unread else ""
+        raise ReconstructionError(f"{error} ({len(job.names)} photos{more}; {job.log.name})") from None
+    number, model = largest_model(models)
+    registered = [image.name for image in registered_images(model)]
     return {"model": number, "models": len(models), "registered": registered, "points": model.num_points3D()}
 
 
 def _undistort(job: _Job) -> dict[str, Any]:
-    """Make the dense workspace in a folder of its own first: what looks whole is whole."""
+    """Undistort into a temporary folder first, so that a workspace that looks complete is complete."""
     import pycolmap
 
     mapping, place = job.record.finished["mapping"], job.workspace / UNFINISHED
@@ -357,7 +354,7 @@ def _make_depth(job: _Job) -> dict[str, Any]:
     from logpolar.sfm.depth_maps import is_whole
 
     for path in (job.workspace / "stereo").rglob("*.bin"):
-        if not is_whole(path):  # COLMAP would take what a killed run was writing for finished
+        if not is_whole(path):  # COLMAP would take the partial file of a killed run for finished
             path.unlink()
     options = pycolmap.PatchMatchOptions()
     options.geom_consistency = True
@@ -373,11 +370,11 @@ def _count(folder: Path, pattern: str) -> int:
     return sum(path.is_file() for path in folder.rglob(pattern))
 
 
-# The steps, and what must still be there for a finished step to count.
+# The steps, and the product that must still exist for a finished step to count.
 _STEPS: dict[str, tuple[Callable[[_Job], dict[str, Any]], str]] = {
-    "photos": (_take_photos, DATABASE[0]),
-    "features": (_find_features, DATABASE[0]),
-    "matches": (_match, DATABASE[0]),
+    "photos": (_take_photos, DATABASE),
+    "features": (_find_features, DATABASE),
+    "matches": (_match, DATABASE),
     "mapping": (_map, MAPPING),
     "undistortion": (_undistort, "sparse"),
     "depth maps": (_make_depth, "stereo/depth_maps"),

@@ -1,10 +1,10 @@
-"""The folder of a reconstruction: what is in it, what is finished, and that nobody else writes there.
+"""The folder of a dense reconstruction: its layout, the record of finished steps, and its lock.
 
 WORKSPACE/images, sparse, stereo      the dense workspace
 WORKSPACE/database.db, mapping        features and matches; the models before undistortion
 WORKSPACE/photos                      links to the photos, unless they come from one folder
-WORKSPACE/reconstruction.json         the record: which photos and settings, and which steps are finished
-WORKSPACE/colmap.log                  what COLMAP has to say
+WORKSPACE/reconstruction.json         the record: photos, settings and finished steps
+WORKSPACE/colmap.log                  COLMAP's output
 """
 
 from __future__ import annotations
@@ -19,26 +19,27 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from logpolar.errors import StorageError, in_words, some_of
+from logpolar.sfm.database_files import remove_database
+from logpolar.sfm.mapper import DATABASE
 from logpolar.storage.atomic_io import check_place
 from logpolar.storage.documents import write_json
 
-DATABASE = ("database.db", "database.db-wal", "database.db-shm")
 MAPPING, UNFINISHED, LINKS = "mapping", "unfinished", "photos"
 DENSE = ("images", "stereo", "run-colmap-geometric.sh", "run-colmap-photometric.sh", "sparse")
-"""What undistortion makes. Readers look for ``sparse``, so it is put there last."""
+"""Products of undistortion. Readers look for ``sparse``, so it comes last."""
 
-_RECORD, _PART, _LOG = "reconstruction.json", ".reconstruction.json.half", "colmap.log"
+_RECORD, _LOG = "reconstruction.json", "colmap.log"
 _FORMAT = "logpolar-reconstruction-1"
 
 
 @dataclass
 class Record:
-    """What the JSON says. A step is finished when it stands here, whatever files there are."""
+    """Content of the JSON. A step is finished if it is listed here, whatever files exist."""
 
     settings: dict[str, Any]
     photos: dict[str, int]  # name -> bytes
     linked: bool
-    finished: dict[str, dict[str, Any]] = field(default_factory=dict)  # step -> what later steps need to know
+    finished: dict[str, dict[str, Any]] = field(default_factory=dict)  # step -> what later steps need
     format: str = _FORMAT
 
     def save(self, workspace: Path) -> None:
@@ -47,13 +48,13 @@ class Record:
 
 @contextlib.contextmanager
 def open_workspace(workspace: Path) -> Iterator[BinaryIO]:
-    """The log, for appending, of a folder that is new, empty or ours, and that no other process works in."""
+    """The log, for appending, of a folder that is new, empty or ours, and locked against other processes."""
     if workspace.is_dir():
-        others = {path.name for path in workspace.iterdir()} - {_PART, _LOG}
+        others = {path.name for path in workspace.iterdir()} - {f".{_RECORD}.half", _LOG}
         if others and _RECORD not in others:
-            raise StorageError(f"{workspace}: has files in it, but is no workspace of this command; choose another")
+            raise StorageError(f"{workspace}: is not empty, and was not made by this command; choose another")
     elif workspace.exists():
-        raise StorageError(f"{workspace}: is a file, the workspace is a folder")
+        raise StorageError(f"{workspace}: is a file, not a folder")
     else:
         check_place(workspace, StorageError)
         workspace.mkdir()
@@ -70,7 +71,7 @@ def open_workspace(workspace: Path) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def stderr_into(log: BinaryIO) -> Iterator[TextIO]:
-    """Send what C++ writes to stderr into the log; gives the real stderr, for bars."""
+    """Redirect C++'s stderr into the log; yields the real stderr, for progress bars."""
     real = os.dup(2)
     os.dup2(log.fileno(), 2)
     try:
@@ -82,7 +83,7 @@ def stderr_into(log: BinaryIO) -> Iterator[TextIO]:
 
 
 def open_record(workspace: Path, now: Record, products: Mapping[str, str], overwrite: bool) -> Record:
-    """``now`` with what an earlier run has finished and still is there. Other photos or settings are refused."""
+    """``now`` with the steps that an earlier run has finished; other photos or settings are refused."""
     path = workspace / _RECORD
     if path.exists():
         before = _read(path)
@@ -100,6 +101,8 @@ def open_record(workspace: Path, now: Record, products: Mapping[str, str], overw
 def _read(path: Path) -> Record:
     try:
         record = Record(**json.loads(path.read_bytes()))
+        if any(Path(name).is_absolute() or ".." in Path(name).parts for name in record.photos):
+            raise ValueError("a photo outside the workspace")
     except (ValueError, TypeError) as error:
         raise StorageError(f"{path}: damaged, or not made by this command; choose another workspace") from error
     if record.format != _FORMAT:
@@ -124,9 +127,10 @@ def _refuse_others(workspace: Path, before: Record, now: Record) -> None:
 
 
 def _remove_made(workspace: Path, record: Record) -> None:
-    """Remove what the command has made, and nothing else; the log, which is open, is emptied."""
-    for name in (*DENSE, *DATABASE, MAPPING, UNFINISHED, _RECORD):
+    """Remove only what the command has made; the log, which is open, is emptied."""
+    for name in (*DENSE, MAPPING, UNFINISHED, _RECORD):
         remove(workspace / name)
+    remove_database(workspace / DATABASE)
     if record.linked:
         for name in record.photos:
             remove(workspace / LINKS / name)
@@ -135,7 +139,7 @@ def _remove_made(workspace: Path, record: Record) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a link or a whole folder, if there is one."""
+    """Remove a file, a link or a folder, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -143,7 +147,7 @@ def remove(path: Path) -> None:
 
 
 def link_photos(images: Mapping[str, Path], folder: Path) -> None:
-    """Links to the photos in one folder, where COLMAP wants them; copies where there are no links."""
+    """Link the photos into one folder, as COLMAP needs them; copy where links are not supported."""
     for name, path in images.items():
         place = folder / name
         place.parent.mkdir(parents=True, exist_ok=True)

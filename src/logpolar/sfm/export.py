@@ -12,48 +12,34 @@ from logpolar.errors import StorageError, some_of
 from logpolar.matching.pairs import Pair, each_once
 from logpolar.settings import check_settings, setting
 
-if TYPE_CHECKING:  # the command line's options are made of this module, and the rest is slow to import
+if TYPE_CHECKING:  # the command line builds its options from this module; the rest is slow to import
     from logpolar.features.files import FeatureFile
     from logpolar.matching.files import MatchFile
     from logpolar.sfm.database import Database
+    from logpolar.sfm.database_files import DatabaseReport
 
 CameraMode = Literal["auto", "single", "per-folder", "per-image"]
 CAMERA_MODES: tuple[CameraMode, ...] = get_args(CameraMode)
 
 
 def camera_mode_setting() -> Any:
-    help = "Which photos share a camera, in COLMAP's words; auto: as EXIF tells."
-    return setting("auto", help, choices=CAMERA_MODES)
+    return setting("auto", "COLMAP's camera mode: which photos share a camera; auto reads EXIF.", choices=CAMERA_MODES)
 
 
 def verify_setting() -> Any:
-    return setting(True, "Verify the matches by two-view geometry; without, COLMAP can do it later.")
+    return setting(True, "Verify the matches by two-view geometry; otherwise COLMAP can do so later.")
 
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """How photos become a database."""
+    """How features become a database."""
 
     camera_mode: CameraMode = camera_mode_setting()  # noqa: RUF009 - it makes a field
     verify: bool = verify_setting()
-    seed: int = setting(0, "Of the verification.", 0)
+    seed: int = setting(0, "Random seed of the verification.", 0)
 
     def __post_init__(self) -> None:
         check_settings(self)
-
-
-@dataclass
-class DatabaseReport:
-    """What is in a database that was written."""
-
-    images: int = 0
-    keypoints: int = 0
-    pairs: int = 0
-    matches: int = 0
-    verified: int = 0  # pairs that passed
-    inliers: int = 0
-    float_descriptors: bool = True  # or 8 bits
-    columns: int = 4  # of the keypoints: 2 have no scale and orientation
 
 
 def export_database(
@@ -67,16 +53,15 @@ def export_database(
     progress: bool = False,
     pairs: Sequence[Pair] | None = None,
 ) -> DatabaseReport:
-    """Write a COLMAP database of a feature file and, if given, a match file, of ours or hloc's; verify the matches.
+    """Write a COLMAP database from a feature file and an optional match file, ours or hloc's; verify the matches.
 
-    Cameras are guessed by COLMAP from the photos in the folder ``photos``, below which images have their names; or
-    cameras, images and rigs are those of another database, ``cameras``, which is not changed. ``output`` is written
-    whole or not at all. ``pairs`` are those whose matches are wanted, if not all.
+    COLMAP guesses cameras from the images in the folder ``photos``; or cameras, images and rigs are copied from another
+    database, ``cameras``. ``output`` is written atomically. ``pairs`` selects pairs of the match file.
     """
     from logpolar.features.hloc import HlocFeatureFile, open_features
     from logpolar.matching.files import open_matches
     from logpolar.sfm.database import Database
-    from logpolar.sfm.database_files import copy_database, written_whole
+    from logpolar.sfm.database_files import copy_database, read_content, written_whole
 
     options, output = options or ExportOptions(), Path(output)
     with contextlib.ExitStack() as stack:
@@ -93,18 +78,18 @@ def export_database(
             check_photos(Path(photos), names, str(file.path))
             database.add_photos(Path(photos), names, options.camera_mode)
         else:
-            raise ValueError("a database needs photos, or cameras of another database")
+            raise ValueError("a database needs photos, or the cameras of another database")
         _check_entered(database, names, str(cameras or photos))
         with_shape = not (isinstance(file, HlocFeatureFile) and file.missing)
-        report = write_features(database, file, names, keypoints=True, with_shape=with_shape)
+        write_features(database, file, names, keypoints=True, with_shape=with_shape)
         if links:
             wanted = links.pairs() if pairs is None else pairs
-            write_matches(database, file, links, wanted, report, options.seed if options.verify else None, progress)
-    return report
+            write_matches(database, file, links, wanted, options.seed if options.verify else None, progress)
+    return read_content(output)
 
 
 def check_photos(folder: Path, names: Sequence[str], source: str) -> None:
-    """Raise unless the folder has all the images."""
+    """Raise unless the folder has all images."""
     if not folder.is_dir():
         raise StorageError(f"{folder}: no such folder")
     missing = [name for name in names if not (folder / name).is_file()]
@@ -123,21 +108,18 @@ def _check_entered(database: Database, names: Sequence[str], source: str) -> Non
 
 def write_features(
     database: Database, file: FeatureFile, names: Sequence[str], keypoints: bool, with_shape: bool = True
-) -> DatabaseReport:
-    """Put descriptors and, if ``keypoints``, keypoints of the images into a database."""
-    report = DatabaseReport(len(names), float_descriptors=database.float_descriptors, columns=4 if with_shape else 2)
+) -> None:
+    """Write descriptors and, if ``keypoints``, keypoints of the images into a database."""
     for name in names:
         features = file.read(name)
         check_size(name, features.image_size, database.images[name].size)
         if keypoints:
             database.write_keypoints(name, features.keypoints, with_shape)
         database.write_descriptors(name, features.descriptors)
-        report.keypoints += len(features)
-    return report
 
 
 def check_size(name: str, photo: tuple[int, int], camera: tuple[int, int]) -> None:
-    """Raise unless a photo has its camera's size: keypoints would be elsewhere."""
+    """Raise unless a photo has its camera's size: keypoints would be misplaced."""
     if photo != camera:
         sizes = f"{photo[0]} x {photo[1]} pixels, but its camera {camera[0]} x {camera[1]}"
         raise StorageError(f"{name}: the image has {sizes}; are these the same photos?")
@@ -148,11 +130,10 @@ def write_matches(
     file: FeatureFile,
     links: MatchFile,
     pairs: Sequence[Pair],
-    report: DatabaseReport,
     seed: int | None,
     progress: bool,
 ) -> None:
-    """Put matches of a match file into a database, verify them unless there is no seed to do so with, and report."""
+    """Write matches of a match file into a database; verify them if there is a seed."""
     from logpolar.matching.files import check_matches
 
     pairs = each_once(pairs)
@@ -161,7 +142,5 @@ def write_matches(
         matches = links.read(first, second)
         check_matches(matches, counts[first], counts[second], f"{links.path}: '{first}' and '{second}'")
         database.write_matches(first, second, matches.indices)
-        report.matches += len(matches)
-    report.pairs = len(pairs)
     if seed is not None:
-        report.verified, report.inliers = database.verify(pairs, seed, progress)
+        database.verify(pairs, seed, progress)

@@ -1,32 +1,26 @@
-"""Cameras of known intrinsics from matched keypoints, by COLMAP's incremental mapping."""
+"""Poses of cameras with known intrinsics from matched keypoints, by COLMAP's incremental mapper."""
 
 from __future__ import annotations
 
 import contextlib
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.errors import LogpolarError
 from logpolar.geometry.cameras import Camera, Matrix
-from logpolar.sfm.pycolmap_compat import (
-    first_line,
-    import_pycolmap,
-    open_database,
-    quiet,
-    set_known,
-    verification_options,
-)
+from logpolar.sfm.mapper import MapperOptions, NoModelError, largest_model, run_mapper
+from logpolar.sfm.pycolmap_compat import colmap_errors, import_pycolmap, open_database, quiet, verification_options
 
 Pose = tuple[Matrix, Matrix]
-"""Rotation (3, 3) and translation (3,), X_camera = rotation @ X_world + translation; world and its unit are free."""
+"""Rotation (3, 3) and translation (3,), X_camera = rotation @ X_world + translation; world and unit are arbitrary."""
 
-_MIN_MODEL = 3
-"""Images of the smallest model: COLMAP's own limit of ten would leave nothing of a small set."""
+_MAPPING = MapperOptions(min_model_size=3, threads=1, fixed_intrinsics=True)
+"""COLMAP's own limit of ten images would leave nothing of a small set; one thread makes the result reproducible."""
 
 
 def map_images(
@@ -35,21 +29,26 @@ def map_images(
     matches: Mapping[tuple[int, int], NDArray[np.integer]],
     seed: int = 0,
 ) -> dict[int, Pose]:
-    """Poses, by row of ``cameras``, of the images in the largest model; nothing if there is none.
+    """Poses, by row of ``cameras``, of the images in the largest model; empty if there is none.
 
-    Of the cameras only sizes and intrinsics are used, which stay as they are. ``keypoints`` (N, 2) of each image,
-    ``matches`` (K, 2) of pairs of images, by row; COLMAP verifies them first. One thread, so that the same input gives
-    the same poses.
+    Only sizes and intrinsics of the cameras are used; they are not refined. ``keypoints`` (N, 2) of each image,
+    ``matches`` (K, 2) of pairs of images, by row; COLMAP verifies them first. The same input gives the same poses.
     """
     pycolmap = import_pycolmap("multi-view reconstruction")
-    with tempfile.TemporaryDirectory(prefix="logpolar-mapping-") as folder, quiet(pycolmap):
+    with tempfile.TemporaryDirectory(prefix="logpolar-mapping-") as folder, quiet():
         database = Path(folder) / "database.db"
         try:
-            _fill(pycolmap, database, cameras, keypoints, matches, seed)
-            models = pycolmap.incremental_mapping(str(database), folder, folder, _options(pycolmap, seed))
-        except (RuntimeError, ValueError, IndexError) as error:
-            raise LogpolarError(f"COLMAP could not map {len(cameras)} images: {first_line(error)}") from error
-        return _largest(models.values())
+            with colmap_errors(f"COLMAP could not map {len(cameras)} images"):
+                _fill(pycolmap, database, cameras, keypoints, matches, seed)
+                models = run_mapper(database, folder, folder, replace(_MAPPING, seed=seed))
+        except NoModelError:
+            return {}
+        _, model = largest_model(models)
+        poses = {}
+        for number in sorted(model.reg_image_ids()):
+            matrix = np.array(model.images[number].cam_from_world().matrix(), np.float64)
+            poses[number - 1] = matrix[:, :3], matrix[:, 3]
+        return poses
 
 
 def _fill(
@@ -60,11 +59,11 @@ def _fill(
     matches: Mapping[tuple[int, int], NDArray[np.integer]],
     seed: int,
 ) -> None:
-    """Numbers of cameras and images are their rows plus 1: COLMAP's start there."""
+    """Ids of cameras and images are their rows plus 1: COLMAP's start there."""
     own = [_camera(pycolmap, number, camera) for number, camera in enumerate(cameras, 1)]
     points = [np.asarray(xy, np.float64).reshape(-1, 2) + 0.5 for xy in keypoints]
-    options = verification_options(pycolmap, seed)
-    with contextlib.closing(open_database(pycolmap, database)) as file:
+    options = verification_options(seed)
+    with contextlib.closing(open_database(database)) as file:
         for number, (camera, xy) in enumerate(zip(own, points, strict=True), 1):
             file.write_camera(camera, use_camera_id=True)
             image = pycolmap.Image(name=f"{number:06}", camera_id=number, image_id=number)
@@ -88,26 +87,3 @@ def _camera(pycolmap: Any, number: int, camera: Camera) -> Any:
         camera_id=number,
         has_prior_focal_length=True,
     )
-
-
-def _options(pycolmap: Any, seed: int) -> Any:
-    options = pycolmap.IncrementalPipelineOptions()
-    options.num_threads = 1
-    options.min_model_size, options.extract_colors = _MIN_MODEL, False
-    options.ba_refine_focal_length = options.ba_refine_principal_point = options.ba_refine_extra_params = False
-    # The fallback is new in COLMAP 4, so not in the challenge's; on a set of 10 images it took 80 s more and registered
-    # none more. The seed came with 3.13.
-    set_known(options, structure_less_registration_fallback=False, random_seed=seed)
-    options.mapper.abs_pose_refine_focal_length = options.mapper.abs_pose_refine_extra_params = False
-    return options
-
-
-def _largest(models: Any) -> dict[int, Pose]:
-    best = max(models, key=lambda model: (model.num_reg_images(), model.num_points3D()), default=None)
-    if best is None:
-        return {}
-    poses = {}
-    for number in sorted(best.reg_image_ids()):
-        matrix = np.array(best.images[number].cam_from_world().matrix(), np.float64)
-        poses[number - 1] = matrix[:, :3], matrix[:, 3]
-    return poses

@@ -1,76 +1,188 @@
-"""COLMAP's incremental mapper on a database whose cameras are not known, and what its models hold."""
+"""COLMAP's incremental mapper: its options, its errors, the choice of the largest model and the report on it."""
 
 from __future__ import annotations
 
-import contextlib
+import json
 import shutil
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from logpolar.errors import LogpolarError, StorageError
-from logpolar.sfm.pycolmap_compat import first_line, import_pycolmap, quiet, set_known
+from logpolar.sfm.database_files import connect
+from logpolar.sfm.pycolmap_compat import colmap_errors, import_pycolmap, quiet, set_known
+from logpolar.storage.documents import write_json
+
+DATABASE, MODELS, REPORT = "database.db", "sparse", "report.json"
+"""What a folder of models holds. The report also marks the folder as ours."""
 
 
 class NoModelError(LogpolarError):
-    """Nothing could be reconstructed, which is no fault of the files."""
+    """Reconstruction failed for lack of overlap; the files are fine."""
+
+
+@dataclass(frozen=True)
+class MapperOptions:
+    """Options of ``pycolmap.incremental_mapping``; None leaves COLMAP's default."""
+
+    seed: int = 0
+    min_model_size: int | None = None
+    threads: int = 0  # 0: all cores
+    fixed_intrinsics: bool = False
 
 
 @dataclass(frozen=True)
 class RegisteredImage:
     name: str
-    points: int  # of the model, that it sees
+    points: int  # 3D points that it observes
     centre: tuple[float, float, float]  # of its camera
 
 
-def map_database(
-    database: Path, photos: Path, place: Path, images: int, min_model_size: int, seed: int, progress: bool = False
+@dataclass(frozen=True)
+class SfmReport:
+    """Result of a reconstruction; figures are those of the largest model."""
+
+    photos: int
+    left_out: dict[str, str]  # name -> reason, of photos that cannot be read
+    pairs: int
+    verified: int
+    models: int
+    model: int  # number of the largest
+    registered: list[RegisteredImage]
+    points: int
+    mean_track_length: float
+    mean_reprojection_error: float
+    made_of: str = ""  # digest of the inputs and settings of database and models
+
+    @property
+    def unregistered(self) -> int:
+        return self.photos - len(self.left_out) - len(self.registered)
+
+
+def run_mapper(
+    database: str | Path,
+    photos: str | Path,
+    output: str | Path,
+    options: MapperOptions,
+    on_image: Callable[[], object] | None = None,
 ) -> dict[int, Any]:
-    """Models by number, pycolmap's; their files take the place of earlier ones in ``place`` when all are there.
-
-    ``images``: how many there are in the database. Raises ``NoModelError`` if there is no model.
-    """
-    from tqdm import tqdm
-
+    """Models by number, pycolmap's, also written to ``output``; none is a ``NoModelError``."""
     pycolmap = import_pycolmap("structure from motion")
-    half = place.with_name(f".{place.name}.half")
-    shutil.rmtree(half, ignore_errors=True)
-    half.mkdir()
-    options = pycolmap.IncrementalPipelineOptions()
-    options.min_model_size = min_model_size
-    set_known(options, random_seed=seed)
-    bar = tqdm(total=images, desc="mapping", unit="image", leave=False, disable=None if progress else True)
-    try:
-        with bar, _colmap_errors(database), quiet(pycolmap):
-            models = pycolmap.incremental_mapping(
-                str(database), str(photos), str(half), options, next_image_callback=lambda: bar.update() and None
-            )
-        if not models:
-            reason = "no two of them show enough of the same things from different places"
-            raise NoModelError(f"no model came of these {images} photos: {reason}")
-        shutil.rmtree(place, ignore_errors=True)
-        half.rename(place)
-    finally:
-        shutil.rmtree(half, ignore_errors=True)
+    settings = pycolmap.IncrementalPipelineOptions()
+    settings.num_threads = options.threads or -1
+    set_known(settings, random_seed=options.seed)  # new in 3.13
+    if options.min_model_size is not None:
+        settings.min_model_size = options.min_model_size
+    if options.fixed_intrinsics:
+        settings.extract_colors = False
+        settings.ba_refine_focal_length = settings.ba_refine_principal_point = settings.ba_refine_extra_params = False
+        settings.mapper.abs_pose_refine_focal_length = settings.mapper.abs_pose_refine_extra_params = False
+        # New in COLMAP 4; on a set of 10 images it took 80 s and registered no further image.
+        set_known(settings, structure_less_registration_fallback=False)
+    callback = (lambda: on_image() and None) if on_image else None
+    models = pycolmap.incremental_mapping(
+        str(database), str(photos), str(output), settings, next_image_callback=callback
+    )
+    if not models:
+        raise NoModelError("reconstruction failed: no two photos overlap enough with enough baseline")
     return dict(models)
 
 
-@contextlib.contextmanager
-def _colmap_errors(database: Path) -> Iterator[None]:
-    try:
-        yield
-    except (RuntimeError, ValueError, IndexError) as error:
-        raise StorageError(f"{database}: COLMAP could not map it ({first_line(error)})") from error
-
-
 def largest_model(models: Mapping[int, Any]) -> tuple[int, Any]:
-    """The model with most images, of several that with most points, and its number."""
+    """Number and model with the most images; the number of points breaks ties."""
     return max(models.items(), key=lambda item: (item[1].num_reg_images(), item[1].num_points3D()))
 
 
-def registered_images(model: Any) -> Iterator[RegisteredImage]:
+def map_database(
+    database: Path,
+    photos: Path,
+    output: Path,
+    options: MapperOptions,
+    made_of: str,
+    left_out: Mapping[str, str] | None = None,
+    progress: bool = False,
+) -> SfmReport:
+    """Map a verified database into ``output/sparse`` and ``output/report.json``.
+
+    Models of an earlier run are replaced only once the new ones are complete. ``left_out`` are photos that could not be
+    read, and so are not in the database.
+    """
+    from tqdm import tqdm
+
+    with connect(database) as tables:
+        (images,) = tables.execute("SELECT COUNT(*) FROM images").fetchone()
+        pairs, verified = tables.execute("SELECT COUNT(*), COUNT(NULLIF(rows, 0)) FROM two_view_geometries").fetchone()
+    place, half = output / MODELS, output / f".{MODELS}.half"
+    shutil.rmtree(half, ignore_errors=True)
+    half.mkdir()
+    bar = tqdm(total=images, desc="mapping", unit="image", leave=False, disable=None if progress else True)
+    try:
+        with bar, quiet(), colmap_errors(f"{database}: COLMAP could not map it"):
+            models = run_mapper(database, photos, half, options, bar.update)
+        shutil.rmtree(place, ignore_errors=True)
+        half.rename(place)
+    except NoModelError as error:
+        raise NoModelError(f"{photos}: {error} ({images} photos, {verified} of {pairs} pairs verified)") from None
+    finally:
+        shutil.rmtree(half, ignore_errors=True)
+    number, best = largest_model(models)
+    report = SfmReport(
+        photos=images + len(left_out or {}),
+        left_out=dict(left_out or {}),
+        pairs=pairs,
+        verified=verified,
+        models=len(models),
+        model=int(number),
+        registered=registered_images(best),
+        points=best.num_points3D(),
+        mean_track_length=best.compute_mean_track_length(),
+        mean_reprojection_error=best.compute_mean_reprojection_error(),
+        made_of=made_of,
+    )
+    write_json(output / REPORT, asdict(report), indent=1)
+    return report
+
+
+def registered_images(model: Any) -> list[RegisteredImage]:
     """Sorted by name."""
+    found = []
     for image in sorted((model.images[number] for number in model.reg_image_ids()), key=lambda image: str(image.name)):
         x, y, z = (float(value) for value in image.projection_center())
-        yield RegisteredImage(image.name, sum(point.has_point3D() for point in image.points2D), (x, y, z))
+        found.append(RegisteredImage(image.name, sum(point.has_point3D() for point in image.points2D), (x, y, z)))
+    return found
+
+
+def read_report(output: Path) -> SfmReport | None:
+    """Report of an earlier run, if it is readable and its models exist."""
+    try:
+        found = json.loads((output / REPORT).read_bytes())
+        registered = [
+            RegisteredImage(each["name"], each["points"], tuple(each["centre"])) for each in found["registered"]
+        ]
+        report = SfmReport(**{**found, "registered": registered})
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return report if (output / MODELS).is_dir() else None
+
+
+def claim_folder(output: Path, *made: str) -> None:
+    """Mark a folder as ours before anything is written to it; refuse one with a COLMAP project of someone else.
+
+    A folder is ours if its report says so; otherwise none of ``made``, the names that will be written, may exist.
+    """
+    try:
+        ours = "made_of" in json.loads((output / REPORT).read_bytes())
+    except (OSError, ValueError, TypeError):
+        ours = False
+    if ours:
+        return
+    foreign = [name for name in (DATABASE, MODELS, REPORT, *made) if (output / name).exists()]
+    if foreign:
+        raise StorageError(f"{output}: {foreign[0]} was not made by this command; choose another folder")
+    mark_unfinished(output)
+
+
+def mark_unfinished(output: Path) -> None:
+    """Replace the report by one that says only whose folder this is; to be called before anything in it changes."""
+    write_json(output / REPORT, {"made_of": ""})

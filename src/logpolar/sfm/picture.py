@@ -1,4 +1,4 @@
-"""A model at a glance: its points and cameras from above, and the photos, framed by whether they are in it."""
+"""Summary picture of a model: points and cameras from above, and the photos, framed green if registered."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 from logpolar.errors import ImageError
 from logpolar.geometry.cameras import Matrix
 from logpolar.images import read_gray, to_bytes
-from logpolar.sfm.pipeline import MODELS, StructureReport
-from logpolar.sfm.pycolmap_compat import import_pycolmap, quiet
+from logpolar.sfm.mapper import MODELS, SfmReport
+from logpolar.sfm.workspace import read_model
 from logpolar.viewing.drawing import Picture, side_by_side
 
 _SIDE = 720
@@ -19,11 +19,9 @@ _COLUMNS, _THUMBNAIL = 8, 90
 _GREEN, _RED, _INK = (80, 200, 60), (60, 60, 230), (90, 90, 90)
 
 
-def draw_structure(photos: Path, output: Path, report: StructureReport) -> Picture:
-    """``output`` is what ``reconstruct_structure`` wrote."""
-    pycolmap = import_pycolmap("pictures of models")
-    with quiet(pycolmap):
-        model = pycolmap.Reconstruction(str(output / MODELS / str(report.model)))
+def draw_summary(photos: Path, output: Path, report: SfmReport) -> Picture:
+    """``output`` is the folder that ``pipeline.reconstruct`` wrote."""
+    model = read_model(output / MODELS / str(report.model))
     points = np.array([point.xyz for point in model.points3D.values()], np.float64).reshape(-1, 3)
     numbers = model.reg_image_ids()
     poses = np.array([model.images[number].cam_from_world().matrix() for number in numbers], np.float64)
@@ -33,7 +31,7 @@ def draw_structure(photos: Path, output: Path, report: StructureReport) -> Pictu
 def draw_from_above(points: Matrix, poses: Matrix) -> Picture:
     """Points (P, 3) in gray and cameras (C, 3, 4) = [rotation | translation] in red, seen from above.
 
-    Down is the cameras' mean y axis, for photos are upright by and large; their mean direction of view is up in the
+    The cameras' mean y axis is taken as down, since most photos are upright; their mean viewing direction is up in the
     picture.
     """
     canvas = np.full((_SIDE, _SIDE, 3), 255, np.uint8)
@@ -44,7 +42,7 @@ def draw_from_above(points: Matrix, poses: Matrix) -> Picture:
     back = np.cross(right, down) * -1 / max(float(np.linalg.norm(down)), 1e-12)
     axes = np.stack([right, back])
     ground, stands = points @ axes.T, cameras @ axes.T
-    # The nearest nine tenths: a few points far away would make all else a dot.
+    # The nearest 90 %: a few distant points would shrink everything else to a dot.
     reach = np.linalg.norm(ground - np.median(ground, axis=0), axis=1) if len(ground) else np.zeros(0)
     near = np.concatenate([ground[reach <= np.quantile(reach, 0.9)] if len(ground) else ground, stands])
     low, high = near.min(axis=0), near.max(axis=0)
@@ -56,8 +54,8 @@ def draw_from_above(points: Matrix, poses: Matrix) -> Picture:
     return canvas
 
 
-def _draw_photos(photos: Path, output: Path, report: StructureReport) -> Picture:
-    """A sheet of all photos that have features, in rows of eight: green frames are in the model."""
+def _draw_photos(photos: Path, output: Path, report: SfmReport) -> Picture:
+    """Contact sheet of all photos with features, in rows of eight: registered ones have green frames."""
     from logpolar.features.files import FeatureFile
     from logpolar.sfm.pipeline import FEATURES
 
@@ -77,7 +75,7 @@ def _draw_photos(photos: Path, output: Path, report: StructureReport) -> Picture
 
 
 def _thumbnail(path: Path, side: int) -> Picture:
-    """The middle square of a photo, in gray; a plain one if it cannot be read any more."""
+    """The central square of a photo, in gray; plain if the photo is no longer readable."""
     try:
         gray = read_gray(path)
     except ImageError:

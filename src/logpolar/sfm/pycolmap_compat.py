@@ -1,4 +1,4 @@
-"""pycolmap, loaded when it is needed, and what its versions do differently."""
+"""pycolmap, imported on demand, and the differences between its versions."""
 
 from __future__ import annotations
 
@@ -7,26 +7,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from logpolar.errors import LogpolarError, MissingExtraError
-from logpolar.errors import first_line as first_line
+from logpolar.errors import LogpolarError, MissingExtraError, StorageError, first_line
 
 
 def import_pycolmap(what: str) -> Any:
-    """The module; ``what`` needs it, as an error will say."""
-    # pycolmap brings a zlib that breaks OpenCV's PNG writer, unless OpenCV was loaded before.
+    """The module; ``what`` needs it, for the error if it is missing."""
+    # pycolmap's zlib breaks OpenCV's PNG writer unless OpenCV is loaded first.
     import cv2  # noqa: F401
 
     try:
         import pycolmap
     except ImportError as error:
         raise MissingExtraError(what, "sfm") from error
-    except RuntimeError as error:  # what pycolmap makes of a missing CUDA library
+    except RuntimeError as error:  # raised by pycolmap for a missing CUDA library
         raise LogpolarError(f"pycolmap is installed, but does not load: {error.__cause__ or error}") from error
     return pycolmap
 
 
 def import_pycolmap_4(what: str) -> Any:
-    """The module, of version 4 or newer, whose own features and matchers are called otherwise than before."""
+    """The module, version 4 or newer: earlier ones have another interface to features and matchers."""
     pycolmap = import_pycolmap(what)
     if pycolmap.__version__.partition(".")[0] in ("0", "1", "2", "3"):
         raise LogpolarError(f"{what} needs pycolmap 4 or newer, not {pycolmap.__version__}")
@@ -34,8 +33,10 @@ def import_pycolmap_4(what: str) -> Any:
 
 
 @contextlib.contextmanager
-def quiet(pycolmap: Any) -> Iterator[None]:
-    """COLMAP tells of each image that it registers, of each that it cannot, and of what our own errors say."""
+def quiet() -> Iterator[None]:
+    """Silence COLMAP's log: it reports every image it registers or fails to, and what our own errors say."""
+    import pycolmap
+
     level, pycolmap.logging.minloglevel = pycolmap.logging.minloglevel, pycolmap.logging.Level.FATAL.value
     try:
         yield
@@ -43,18 +44,37 @@ def quiet(pycolmap: Any) -> Iterator[None]:
         pycolmap.logging.minloglevel = level
 
 
-def open_database(pycolmap: Any, path: Path) -> Any:
-    """A new or existing database; an older one is brought to the present layout. To be closed."""
+@contextlib.contextmanager
+def colmap_errors(what: str) -> Iterator[None]:
+    """Turn errors of pycolmap into ours: what failed, and the first line of its reason."""
+    try:
+        yield
+    except (RuntimeError, ValueError, IndexError) as error:
+        raise StorageError(f"{what} ({first_line(error)})") from error
+
+
+def open_database(path: Path) -> Any:
+    """A new or existing database; older layouts are upgraded. The caller closes it."""
+    pycolmap = import_pycolmap("COLMAP databases")
     try:
         return pycolmap.Database.open(str(path))
-    except TypeError:  # up to 3.12, where ``open`` is no function of the class
+    except TypeError:  # up to 3.12, where ``open`` is an instance method
         return pycolmap.Database(str(path))
 
 
-def verification_options(pycolmap: Any, seed: int) -> Any:
-    """How two views are verified: COLMAP's defaults."""
+def camera_mode(name: str) -> Any:
+    """pycolmap's camera mode of ``auto``, ``single``, ``per-folder`` or ``per-image``."""
+    import pycolmap
+
+    return getattr(pycolmap.CameraMode, name.upper().replace("-", "_"))
+
+
+def verification_options(seed: int) -> Any:
+    """COLMAP's defaults for two-view verification."""
+    import pycolmap
+
     options = pycolmap.TwoViewGeometryOptions()
-    pycolmap.set_random_seed(seed)  # for versions before 3.13, whose options have none
+    pycolmap.set_random_seed(seed)  # before 3.13 the options have no seed
     set_known(options.ransac, random_seed=seed)
     return options
 

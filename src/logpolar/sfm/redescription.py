@@ -1,34 +1,29 @@
-"""An existing COLMAP database with its keypoints described and matched anew."""
+"""Describe and match the keypoints of an existing COLMAP database anew."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from logpolar.errors import LogpolarError, StorageError
 from logpolar.matching.pairs import PAIRINGS, Pair, PairingOptions, choose_pairs, read_pairs
 from logpolar.settings import setting
-from logpolar.sfm.export import (
-    DatabaseReport,
-    check_photos,
-    check_size,
-    verify_setting,
-    write_features,
-    write_matches,
-)
+from logpolar.sfm.export import check_photos, check_size, verify_setting, write_features, write_matches
 
-if TYPE_CHECKING:  # the command line's options are made of this module, and the rest is slow to import
+if TYPE_CHECKING:  # the command line builds its options from this module; the rest is slow to import
     from logpolar.features.batch import OpenExtractor
     from logpolar.features.files import FeatureFile
-    from logpolar.keypoints import Keypoints
     from logpolar.matching.nearest import MatchingOptions
     from logpolar.sfm.database import Database
+    from logpolar.sfm.database_files import DatabaseReport
 
 DatabasePairing = Literal["database", "exhaustive", "sequential", "retrieval"]
 assert get_args(DatabasePairing) == ("database", *PAIRINGS)
+
+
+_KEYPOINTS = ("SELECT image_id, name FROM images ORDER BY 1", "SELECT * FROM keypoints ORDER BY image_id")
+_PAIRS = ("SELECT pair_id FROM matches UNION SELECT pair_id FROM two_view_geometries ORDER BY 1",)
 
 
 @dataclass(frozen=True)
@@ -37,12 +32,12 @@ class RedescriptionOptions(PairingOptions):
 
     pairing: DatabasePairing = setting(  # type: ignore[assignment] # noqa: RUF009 - one choice more; it makes a field
         "database",
-        "The pairs that the database has matches of, every image with every other, with the next ones by name, or with "
-        "those that look most alike.",
+        "Pairs that the database has matches of, all pairs, each image with the next ones by name, or with the most "
+        "similar ones.",
         choices=get_args(DatabasePairing),
     )
     verify: bool = verify_setting()
-    seed: int = setting(0, "Of the verification.", 0)
+    seed: int = setting(0, "Random seed of the verification.", 0)
 
 
 def redescribe_database(
@@ -57,51 +52,56 @@ def redescribe_database(
     overwrite: bool = False,
     progress: bool = False,
 ) -> DatabaseReport:
-    """Describe the keypoints of a database, scale and orientation as stored, match and verify them.
+    """Describe the keypoints of a database, with their stored scale and orientation, match and verify them.
 
-    ``output`` has the cameras, images, rigs and keypoints of ``source``, which is not changed, and new descriptors,
-    matches and geometries. It is written whole or not at all; what a run has finished before it was stopped waits in
-    two files beside it, OUTPUT.features.h5 and OUTPUT.matches.h5, which go when all is done. ``pairs`` is a text file
-    of pairs instead of those of ``options``. Photos that cannot be described are an error: the rest would not be what
-    was asked for.
+    ``output`` gets the cameras, images, rigs and keypoints of ``source``, which is not changed, and new descriptors,
+    matches and geometries. It is written atomically; an interrupted run leaves its finished work in two files beside
+    it, OUTPUT.features.h5 and OUTPUT.matches.h5, which are removed at the end. An output that was made of the same
+    source with the same settings is recognised and left alone. ``pairs`` is a text file of pairs that replaces the
+    pairing of ``options``. Photos that cannot be described are an error: the result would not be what was asked for.
     """
     from logpolar.features.files import FeatureFile
     from logpolar.matching.files import MatchFile, match_pairs
+    from logpolar.matching.nearest import MatchingOptions
     from logpolar.sfm.database import Database
-    from logpolar.sfm.database_files import copy_database, written_whole
+    from logpolar.sfm.database_files import copy_database, digest_rows, is_marked, mark, read_content, written_whole
 
     source, output, options = Path(source), Path(output), options or RedescriptionOptions()
     if output.exists() and source.exists() and output.samefile(source):
-        raise StorageError(f"{output}: is the database that is to be described; choose another output")
-    described, matched = (output.with_name(f"{output.name}.{what}.h5") for what in ("features", "matches"))
-    with contextlib.ExitStack() as stack:
-        half = stack.enter_context(written_whole(output, overwrite))
-        copy_database(source, half)
-        database = stack.enter_context(Database(half, source))
-        names = _check_content(database, source)
-        check_photos(Path(photos), names, str(source))
-        own_pairs = database.pairs()
-        columns = _describe(database, source, Path(photos), described, open_extractor, jobs, overwrite, progress)
-        with FeatureFile(described) as file:
-            for name in names:
-                check_size(name, file.image_size(name), database.images[name].size)
-            chosen = _choose(file, options, own_pairs, source, pairs)
-        match_pairs(described, matched, chosen, matching, jobs, overwrite, progress)
-        database.clear()
-        with FeatureFile(described) as file, MatchFile(matched) as links:
-            report = write_features(database, file, names, keypoints=False)
-            report.columns = columns
-            write_matches(database, file, links, chosen, report, options.seed if options.verify else None, progress)
-    for path in (described, matched):
-        path.unlink()
-    return report
+        raise StorageError(f"{output}: is the database to describe; choose another output")
+    features, matches = (output.with_name(f"{output.name}.{what}.h5") for what in ("features", "matches"))
+    keypoints = digest_rows(source, _KEYPOINTS, source.name)
+    given_pairs = Path(pairs).read_text() if pairs and Path(pairs).is_file() else ""
+    settings = keypoints, asdict(options), matching or MatchingOptions(), given_pairs, open_extractor().settings
+    made_of = digest_rows(source, _PAIRS, settings)
+    if overwrite or not is_marked(output, made_of):
+        with written_whole(output, overwrite) as half:
+            copy_database(source, half)
+            with Database(half, source) as database:
+                names = _check_content(database, source)
+                check_photos(Path(photos), names, str(source))
+                own_pairs, label = database.pairs(), f"{source.name} {keypoints[:16]}"
+                _describe(database, label, Path(photos), features, open_extractor, jobs, overwrite, progress)
+                with FeatureFile(features) as file:
+                    for name in names:
+                        check_size(name, file.image_size(name), database.images[name].size)
+                    chosen = _choose(file, options, own_pairs, source, pairs)
+                match_pairs(features, matches, chosen, matching, jobs, overwrite, progress)
+                database.clear()
+                with FeatureFile(features) as file, MatchFile(matches) as links:
+                    write_features(database, file, names, keypoints=False)
+                    write_matches(database, file, links, chosen, options.seed if options.verify else None, progress)
+            mark(half, made_of)
+    for path in (features, matches):
+        path.unlink(missing_ok=True)
+    return read_content(output)
 
 
 def _check_content(database: Database, source: Path) -> list[str]:
-    """The images' names; raises unless there are two, all with keypoints."""
+    """Names of the images; raises unless there are two or more, all with keypoints."""
     names = list(database.images)
     if len(names) < 2:
-        raise StorageError(f"{source}: has {len(names)} images, and matching needs two or more")
+        raise StorageError(f"{source}: has {len(names)} images; matching needs two or more")
     bare = [name for name in names if not database.has_keypoints(name)]
     if bare:
         hint = "run COLMAP's feature_extractor, or `logpolar extract` and `logpolar colmap export`"
@@ -111,35 +111,25 @@ def _check_content(database: Database, source: Path) -> list[str]:
 
 def _describe(
     database: Database,
-    source: Path,
+    label: str,
     photos: Path,
     output: Path,
     open_extractor: OpenExtractor,
     jobs: int,
     overwrite: bool,
     progress: bool,
-) -> int:
-    """Features of all images into a file; how many columns the stored keypoints have, at the least."""
+) -> None:
+    """Features of all images into a file; ``label`` identifies the keypoints."""
     from logpolar.features.batch import GivenKeypoints, extract_images
     from logpolar.keypoints import Keypoints
 
-    digest, columns = hashlib.sha256(), 6
-    for name in database.images:
-        rows = database.stored_keypoints(name)
-        digest.update(name.encode() + rows.tobytes())
-        columns = min(columns, rows.shape[1] if len(rows) else columns)
-
-    def read(name: str) -> Keypoints:
-        return Keypoints.from_colmap(database.stored_keypoints(name))
-
-    given = GivenKeypoints(f"{source.name} {digest.hexdigest()[:16]}", read)
+    given = GivenKeypoints(label, lambda name: Keypoints.from_colmap(database.stored_keypoints(name)))
     images = {name: photos / name for name in database.images}
     report = extract_images(images, output, open_extractor, jobs, overwrite, progress, given)
     if report.failed:
         name, reason = next(iter(report.failed.items()))
         more = f" (and {len(report.failed) - 1} more)" if len(report.failed) > 1 else ""
         raise LogpolarError(f"cannot describe {name}: {reason}{more}")
-    return columns
 
 
 def _choose(
@@ -150,5 +140,5 @@ def _choose(
     if options.pairing != "database":
         return choose_pairs(file.names(), options, lambda name: file.read(name).descriptors)
     if not own_pairs:
-        raise StorageError(f"{source}: has no pairs of images that were matched; choose another pairing")
+        raise StorageError(f"{source}: has no matched pairs of images; choose another pairing")
     return own_pairs

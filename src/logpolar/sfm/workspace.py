@@ -13,7 +13,7 @@ from logpolar.errors import LogpolarError, StorageError
 from logpolar.geometry.cameras import Camera, Matrix
 from logpolar.sfm.binary_models import check_whole
 from logpolar.sfm.depth_maps import depth_size
-from logpolar.sfm.pycolmap_compat import first_line, import_pycolmap, quiet
+from logpolar.sfm.pycolmap_compat import colmap_errors, import_pycolmap, quiet
 
 _MODEL_FILES = (("cameras.bin", "images.bin", "points3D.bin"), ("cameras.txt", "images.txt", "points3D.txt"))
 _DEPTH_KINDS = ("geometric", "photometric")  # in order of preference
@@ -22,19 +22,19 @@ _PINHOLES = ("PINHOLE", "SIMPLE_PINHOLE")
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """An image of known camera and depth, and the points of the sparse model that it sees."""
+    """An image with known camera and depth, and the points of the sparse model that it observes."""
 
     name: str
     image: Path
     depth: Path
     camera: Camera
     points: NDArray[np.intp]  # (n,) rows of the scene's points, sorted, each once
-    xy: Matrix  # (n, 2) where the image shows them
+    xy: Matrix  # (n, 2) where they are observed
 
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """What a workspace holds; images that cannot be used are named with the reason."""
+    """Content of a workspace; ``left_out`` has the reason for each image that cannot be used."""
 
     folder: Path
     views: list[View]
@@ -45,8 +45,8 @@ class Scene:
 def read_workspace(folder: str | Path, need_depth: bool = True) -> Scene:
     """Read the sparse model (text or binary, ``sparse/`` or ``sparse/0/``) and find images and depth maps.
 
-    Geometric depth maps are preferred to photometric ones. Without ``need_depth`` none is looked for, and ``depth`` of
-    a view is where it would be. Raises unless two images or more can be used.
+    Geometric depth maps are preferred to photometric ones. Without ``need_depth`` the ``depth`` of a view need
+    not exist. Raises unless two or more images can be used.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -87,15 +87,14 @@ def read_model(place: Path) -> Any:
     pycolmap = import_pycolmap("reading COLMAP models")
     check_whole(place)
     try:
-        with quiet(pycolmap):
+        with quiet(), colmap_errors(f"{place}: cannot be read as a COLMAP model"):
             return pycolmap.Reconstruction(str(place))
-    except (RuntimeError, ValueError, IndexError) as error:
-        reason = _explain(place) or f"{place}: cannot be read as a COLMAP model ({first_line(error)})"
-        raise StorageError(reason) from error
+    except StorageError as error:
+        raise StorageError(_explain(place) or str(error)) from error
 
 
 def _explain(place: Path) -> str:
-    """The image of a text model whose pose is not finite, which pycolmap does not tell."""
+    """The image of a text model whose pose is not finite, which pycolmap does not name."""
     path = place / "images.txt"
     lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
     for line in lines:
@@ -119,7 +118,7 @@ def _read_view(folder: Path, model: Any, image: Any, rows: dict[int, int], need_
 
 def _read_camera(camera: Any, image: Any) -> Camera:
     if camera.model.name not in _PINHOLES:
-        hint = "a dense workspace has undistorted pinhole cameras, made by COLMAP's image_undistorter"
+        hint = "a dense workspace has undistorted pinhole cameras, see COLMAP's image_undistorter"
         raise StorageError(f"{image.name}: its camera is a {camera.model.name}; {hint}")
     if not image.has_pose:
         raise StorageError(f"{image.name}: the model has no pose of this image")
@@ -144,7 +143,7 @@ def _find_depth(folder: Path, name: str, camera: Camera) -> Path:
     if path is None:
         raise StorageError(f"{paths[0]}: no depth map (nor a photometric one); run COLMAP's patch_match_stereo")
     width, height = depth_size(path)
-    # Any resolution will do, but it must be of the same view: sides in proportion, to within a pixel of rounding.
+    # Any resolution is fine, but the aspect ratio must be the image's, to within a pixel of rounding.
     if abs(width * camera.height - height * camera.width) > max(camera.width, camera.height, width, height):
         raise StorageError(f"{path}: {width} x {height} is not the shape of a {camera.width} x {camera.height} image")
     return path

@@ -1,4 +1,4 @@
-"""The paper's second table: cartesian and log-polar patches with ever larger support, same data, same steps."""
+"""The paper's second table: cartesian and log-polar patches over lambda, trained alike."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from logpolar.storage.atomic_io import write_whole
 from logpolar.storage.documents import markdown_table, write_json
 from logpolar.training.config import find_files
 from logpolar.training.data import load_training_data
-from logpolar.training.distributed import World
 from logpolar.training.options import TrainingConfig
+from logpolar.training.processes import World
 from logpolar.training.run import train
 
 LAMBDAS = (12.0, 16.0, 32.0, 64.0, 96.0, 128.0)
@@ -26,7 +26,7 @@ LAMBDAS = (12.0, 16.0, 32.0, 64.0, 96.0, 128.0)
 
 @dataclass(frozen=True)
 class AblationRow:
-    """One model and how well it does on each file it is tested on."""
+    """One model and its score on each test file."""
 
     pattern: str
     lambda_: float
@@ -45,18 +45,17 @@ def ablate(
     pairs: int = 0,
     progress: bool = False,
 ) -> list[AblationRow]:
-    """Train a model for each pattern and lambda, in folders of their own, and test each on the files.
+    """Train a model for each pattern and lambda, each in its own folder, and test it on the files.
 
-    Models that are there already are not trained again, nor is one tested twice, so the same call continues what was
-    stopped. Without ``tests`` the validation parts of the training files are taken. ``pairs`` limits the image pairs
-    of a file, 0 for all.
+    Finished models and scores are kept, so the same call resumes. Without ``tests`` the validation splits of the
+    training files are used. ``pairs`` limits the image pairs of a file, 0 for all.
     """
     device = World().device(config.run.device)
     sources = [find_files(source) for source in config.data]
     data = load_training_data(sources, config.batch.per_pair, device, progress=progress)
-    files, part = (list(tests), None) if tests else ([path for each in sources for path in each], "validation")
+    files, split = (list(tests), None) if tests else ([path for each in sources for path in each], "validation")
     for path in tests:
-        CorrespondenceFile(path).close()  # raises for one that cannot be read, before hours are spent
+        CorrespondenceFile(path).close()  # raises if unreadable, before hours are spent
     rows = []
     for kind in ("cartesian", "log-polar"):
         for lambda_ in lambdas:
@@ -65,15 +64,15 @@ def ablate(
             sampling = with_support(config.sampling, kind, lambda_)
             variant = replace(config, name=name, description="", sampling=sampling, network=network)
             report = train(variant, folder / name, progress=progress, data=data)
-            target = report.model.with_name(f"{part or 'test'}-{pairs}.json")
-            rows.append(AblationRow(kind, lambda_, _scores(report.model, files, part, pairs, target, str(device))))
+            target = report.model.with_name(f"{split or 'test'}-{pairs}.json")
+            rows.append(AblationRow(kind, lambda_, _scores(report.model, files, split, pairs, target, str(device))))
             write_whole(folder / "table.csv", table_csv(rows).encode())
             write_whole(folder / "table.md", table_markdown(rows).encode())
     return rows
 
 
 def with_support(base: Pattern, kind: str, lambda_: float) -> Pattern:
-    """The pattern of that kind and support; whatever else the two kinds share is the base's."""
+    """The pattern of that kind and lambda; other common options are the base's."""
     if kind == "log-polar" and isinstance(base, LogPolar):
         return replace(base, lambda_=lambda_)
     make = LogPolar if kind == "log-polar" else Cartesian
@@ -81,16 +80,16 @@ def with_support(base: Pattern, kind: str, lambda_: float) -> Pattern:
 
 
 def _scores(
-    model: Path, files: Sequence[Path], part: str | None, pairs: int, target: Path, device: str
+    model: Path, files: Sequence[Path], split: str | None, pairs: int, target: Path, device: str
 ) -> dict[str, Score]:
-    """Scores by file; ``target`` keeps those that were computed before."""
+    """Scores by file; ``target`` stores those already computed."""
     known = json.loads(target.read_text()) if target.exists() else {}
     describe = describe_views(open_describer(model, device=device, precision="float32", runtime="torch"))
     names = file_names(files)
     for path, name in zip(files, names, strict=True):
         if name not in known:
             with CorrespondenceFile(path) as file:
-                known[name] = score_file(file, describe, part, pairs).to_dict()
+                known[name] = score_file(file, describe, split, pairs).to_dict()
             write_json(target, known)
     scores = {name: Score.from_dict(known[name]) for name in names}
     return {name: score for name, score in scores.items() if score.pairs}

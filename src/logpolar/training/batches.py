@@ -1,4 +1,4 @@
-"""Batches: images and keypoints live on the device, patches are cut there for every step."""
+"""Batches: images and keypoints stay on the device, where patches are sampled for every step."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ import torch
 from torch import Tensor
 
 from logpolar.sampling.patterns import Pattern
-from logpolar.training.augmentation import change_patches
 from logpolar.training.data import PairTable, TrainingData
 from logpolar.training.options import AugmentationOptions, BatchOptions
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Corresponding patches (N, rows, columns), and which pairs of them are neither right nor wrong (N, N).
+    """Corresponding patches (N, rows, columns), and which pairs of them are neither positive nor negative (N, N).
 
-    ``shown`` (2 N, ...) is what a teacher sees of them, the first ones and then the second ones: cut at the same
-    keypoints by its own pattern, with nothing changed in the patches.
+    ``shown`` (2 N, ...) are the teacher's patches, the first ones and then the second ones: sampled at the same
+    keypoints with its own pattern.
     """
 
     first: Tensor
@@ -32,9 +31,8 @@ class Batch:
 class BatchSampler:
     """Draws batches of corresponding patches; always ``pairs`` * ``per_pair`` of them.
 
-    Each source gives its share of the image pairs, each of another group while there are any left; a source with fewer
-    groups than that gives several pairs of a group. ``fuse`` compiles the cutting of patches into one kernel.
-    ``teacher`` is the pattern of the patches that a teacher is shown, if there is one.
+    Each source contributes image pairs in proportion to its share, from distinct groups as far as it has them.
+    ``fuse`` compiles patch sampling into one kernel. ``teacher`` is the pattern of the teacher's patches, if any.
     """
 
     def __init__(
@@ -54,7 +52,6 @@ class BatchSampler:
             _Source(table, count, device) for table, count in zip(data.sources, counts, strict=True) if count
         ]
         self._most = max(source.most for source in self._sources)
-
         self._cut = _cutter(data, pattern, fuse)
         self._cut_for_teacher = None
         if teacher is not None:
@@ -68,7 +65,7 @@ class BatchSampler:
         present = torch.arange(self._most, device=device) < (rows[:, 1] - rows[:, 0])[:, None]
         chosen = rows[:, :1] + (lottery + present).topk(options.per_pair, dim=1).indices
         first, second = self._data.first[chosen], self._data.second[chosen]
-        excluded = no_wrong_answers(first, second, group, options)
+        excluded = excluded_negatives(first, second, group, options)
         if augmentation.aligned:
             second[..., 3] -= self._data.residual[chosen]
         noise = torch.randn(2, *chosen.shape, generator=generator, device=device)
@@ -80,13 +77,12 @@ class BatchSampler:
         shown = None
         if self._cut_for_teacher:
             shown = patches if self._cut_for_teacher is self._cut else self._cut_for_teacher(image, keypoints)
-        patches = change_patches(patches, options.per_pair, augmentation, generator)
         halves = patches.chunk(2)
         return Batch(halves[0], halves[1], excluded, shown)
 
 
 def _cutter(data: TrainingData, pattern: Pattern, fuse: bool) -> Callable[[Tensor, Tensor], Tensor]:
-    """Cuts patches of images, by their numbers, at keypoints (N, 4)."""
+    """Samples patches of images, given by number, at keypoints (N, 4)."""
 
     def cut(image: Tensor, keypoints: Tensor) -> Tensor:
         return data.pyramids.sample(image, keypoints[:, :2], keypoints[:, 2], keypoints[:, 3], pattern)
@@ -111,20 +107,20 @@ class _Source:
         rounds = -(-self.count // groups)
         order = torch.rand(groups, generator=generator, device=device).argsort()
         group = order.repeat(rounds)[: self.count]
-        share = torch.rand(min(self.count, groups), generator=generator, device=device).repeat(rounds)[: self.count]
+        start = torch.rand(min(self.count, groups), generator=generator, device=device).repeat(rounds)[: self.count]
         size = self._sizes[group]
-        # A group that is drawn from again gives a pair some way further on: never the same twice, if it has enough.
-        turn = torch.arange(self.count, device=device) // groups
-        number = (share * size).long().minimum(size - 1) + turn * (size // rounds).clamp(min=1)
+        # A group drawn from again yields a pair some way further on: never the same twice, if it has enough.
+        repeat = torch.arange(self.count, device=device) // groups
+        number = (start * size).long().minimum(size - 1) + repeat * (size // rounds).clamp(min=1)
         pair = self._starts[group] + number % size
         return self._images[pair], self._rows[pair], self._group[pair]
 
 
-def no_wrong_answers(first: Tensor, second: Tensor, group: Tensor, options: BatchOptions) -> Tensor:
-    """(N, N): entries that must not count as wrong answers, for keypoints (pairs, per_pair, 4) of image pairs.
+def excluded_negatives(first: Tensor, second: Tensor, group: Tensor, options: BatchOptions) -> Tensor:
+    """(N, N): entries that must not count as negatives, for keypoints (pairs, per_pair, 4) of image pairs.
 
-    Within an image pair: what is near to the truth in either image. Between pairs of one group, which may show the
-    same place: everything. The diagonal, which is right, is marked as well.
+    Within an image pair: keypoints close to the true one in either image. Between pairs of one group, which may show
+    the same place: everything. The diagonal, the positives, is marked as well.
     """
     pairs, per_pair = first.shape[:2]
     excluded = (group[:, None] == group[None, :])[:, None, :, None].expand(-1, per_pair, -1, per_pair).clone()
@@ -134,7 +130,7 @@ def no_wrong_answers(first: Tensor, second: Tensor, group: Tensor, options: Batc
 
 
 def _near(keypoints: Tensor, options: BatchOptions) -> Tensor:
-    """(pairs, per_pair, per_pair): keypoints of one image nearer to each other than they should be told apart."""
+    """(pairs, per_pair, per_pair): keypoints of one image too close to each other to be negatives."""
     xy, size = keypoints[..., :2], keypoints[..., 2]
     limit = (options.near_sizes * torch.maximum(size[:, :, None], size[:, None, :])).clamp(min=options.near)
     distance = (xy[:, :, None] - xy[:, None, :]).square().sum(dim=3)
@@ -142,7 +138,7 @@ def _near(keypoints: Tensor, options: BatchOptions) -> Tensor:
 
 
 def apportion(total: int, shares: Sequence[float]) -> list[int]:
-    """Whole numbers in proportion to the shares that add up to ``total`` (largest remainders)."""
+    """Integers in proportion to the shares that sum to ``total`` (largest remainders)."""
     exact = np.asarray(shares, np.float64) * total / sum(shares)
     counts = np.floor(exact).astype(int)
     for index in np.argsort(counts - exact, kind="stable")[: total - counts.sum()]:

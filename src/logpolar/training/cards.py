@@ -1,4 +1,4 @@
-"""The card of a trained model: what it saw, how, with what, and how well it does."""
+"""The card of a trained model: data, options, versions and validation scores."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from logpolar.models.cards import ModelCard
 from logpolar.storage.documents import versions
 from logpolar.training.config import config_to_dict
 from logpolar.training.data import TrainingData
-from logpolar.training.distributed import World
 from logpolar.training.options import TrainingConfig
+from logpolar.training.processes import World
 from logpolar.training.validation import summary
 
 
@@ -51,5 +51,5 @@ def make_card(
 
 
 def about_teacher(config: TrainingConfig, teacher: Model) -> dict[str, Any]:
-    """Which model it was, wherever its file lay."""
+    """The teacher, identified by its digest rather than its path."""
     return {"teacher": teacher.name, "digest": teacher.digest, "weight": config.distillation.weight}

@@ -1,4 +1,4 @@
-"""Checkpoints: the state of a run in one file, replaced whole or not at all."""
+"""Checkpoints: the state of a run in one file, written atomically."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import torch
 from logpolar.errors import LogpolarError
 from logpolar.storage.atomic_io import write_whole
 
-_FORMAT, _VERSION = "logpolar-checkpoint", 1
+_FORMAT, _VERSION = "logpolar-checkpoint", 2
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Write a state of tensors and plain values; raises ``OSError``, with the former file intact, if it cannot."""
+    """Write tensors and plain values; a failed write raises ``OSError`` and leaves the previous file intact."""
     buffer = io.BytesIO()
     torch.save({"format": _FORMAT, "version": _VERSION, **state}, buffer)
     write_whole(path, buffer.getvalue())
 
 
 def load_checkpoint(path: Path, device: torch.device | str) -> dict[str, Any]:
-    """The state of ``save_checkpoint``; no code in the file is executed."""
+    """Read what ``save_checkpoint`` wrote, without executing code from the file."""
     try:
         state = torch.load(path, map_location=device, weights_only=True)
     except (pickle.UnpicklingError, EOFError, LookupError, RuntimeError, TypeError, ValueError) as error:

@@ -1,6 +1,6 @@
-"""Config files: TOML, typed, every key checked, read and written by the settings classes of ``options``.
+"""Training configs: TOML files, every key checked for type and range.
 
-A config names the recipe it starts from, and says what differs:
+A config names the recipe it starts from and states what differs:
 
     recipe = "default"
 
@@ -18,16 +18,17 @@ import glob
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import Field, asdict, fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
 from logpolar.errors import LogpolarError
 from logpolar.models import shipped_models
-from logpolar.models.cards import PatchSizeError
+from logpolar.models.cards import NetworkOptions, PatchSizeError
 from logpolar.sampling.patterns import Cartesian, LogPolar, Pattern, pattern_from_dict, pattern_to_dict
-from logpolar.training.options import DataSource, DistillationOptions, LossOptions, TrainingConfig
+from logpolar.settings import check_settings
+from logpolar.training.options import DataSource, DistillationOptions, TrainingConfig
 from logpolar.training.recipes import RECIPES
 
 if sys.version_info >= (3, 11):
@@ -36,9 +37,9 @@ else:
     import tomli as tomllib
 
 _SECTIONS = ("batch", "augmentation", "loss", "distillation", "optimisation", "run")
-_NETWORK = ("circular", "dropout", "channels", "strides")  # rows and columns are those of the sampling
 _TITLES = ("name", "description", "sources", "licence")
-_HELP = {
+_TYPES = {bool: "true or false", int: "an integer", float: "a number", str: "a string", tuple: "a list of strings"}
+_SAMPLING = {
     "pattern": "log-polar or cartesian.",
     "lambda": "Support: its radius is lambda / 2 keypoint sizes.",
     "rows": "Angles of a log-polar patch.",
@@ -47,17 +48,20 @@ _HELP = {
     "radius_ratio": "Outermost over innermost radius, where that is tied to the keypoint.",
     "antialias": "Look up in a Gaussian pyramid.",
     "outside": "Beyond the image: reflect it, or the mean of the patch.",
-    "circular": "Rows continue from last to first in every convolution: right for log-polar patches only.",
-    "dropout": "Before the last convolution.",
-    "channels": "Of each 3 x 3 convolution; multiples of 16 make the best use of a processor.",
-    "strides": "Of each, 1 or 2; rows and columns must be a multiple of all of them multiplied.",
 }
+_NETWORK = {
+    "circular": "Circular padding over the rows of every convolution: for log-polar patches only.",
+    "dropout": "Before the last convolution.",
+    "channels": "Of each 3 x 3 convolution; multiples of 16 use a processor best.",
+    "strides": "Of each convolution, 1 or 2; rows and columns must be multiples of their product.",
+}
+"""Rows and columns of the network are those of the sampling."""
 
 
 def read_config(path: str | Path, changes: Sequence[str] = ()) -> TrainingConfig:
-    """The config of a file, with changes of the form ``section.key=value`` made to it.
+    """Read a config, with changes of the form ``section.key=value`` applied.
 
-    Data files are found relative to the config's folder. Raises ``LogpolarError`` with the file and the key.
+    Data files are relative to the config's folder. Raises ``LogpolarError`` naming the file and the key.
     """
     path = Path(path)
     try:
@@ -73,7 +77,7 @@ def read_config(path: str | Path, changes: Sequence[str] = ()) -> TrainingConfig
 
 
 def find_files(source: DataSource) -> list[Path]:
-    """The files of a source, sorted; raises ``LogpolarError`` for a pattern that finds nothing."""
+    """The files of a source, sorted; raises ``LogpolarError`` for a pattern that matches nothing."""
     found = []
     for pattern in source.files:
         matches = sorted(glob.glob(pattern))  # noqa: PTH207 # the pattern may start anywhere
@@ -84,42 +88,44 @@ def find_files(source: DataSource) -> list[Path]:
 
 
 def config_to_toml(config: TrainingConfig) -> str:
-    """The whole config as a commented file; ``read_config`` reads it back to the same config."""
-    lines = [f"{name} = {_toml(getattr(config, name))}  # {_help(TrainingConfig, name)}" for name in _TITLES]
-    for source in config.data:
-        lines += ["", "[[data]]", *_lines(DataSource, asdict(source))]
-    lines += ["", "[sampling]", *(f"{key} = {_toml(v)}  # {_HELP[key]}" for key, v in _sampling(config).items())]
-    lines += ["", "[network]", *(f"{key} = {_toml(getattr(config.network, key))}  # {_HELP[key]}" for key in _NETWORK)]
-    for section in _SECTIONS:
-        options = getattr(config, section)
-        lines += ["", f"[{section}]", *_lines(type(options), asdict(options))]
+    """The whole config as a commented file, which ``read_config`` reads back to the same config."""
+    titles = {name: getattr(config, name) for name in _TITLES}
+    network = {name: getattr(config.network, name) for name in _NETWORK}
+    options = {section: getattr(config, section) for section in _SECTIONS}
+    tables: list[tuple[str, Mapping[str, Any], Mapping[str, str]]] = [
+        *(("[[data]]", asdict(source), _help(DataSource)) for source in config.data),
+        ("[sampling]", pattern_to_dict(config.sampling), _SAMPLING),
+        ("[network]", network, _NETWORK),
+        *((f"[{section}]", asdict(values), _help(type(values))) for section, values in options.items()),
+    ]
+    lines = _lines(titles, _help(TrainingConfig))
+    for header, values, words in tables:
+        lines += ["", header, *_lines(values, words)]
     return "\n".join(lines) + "\n"
 
 
 def recipe_to_toml(name: str) -> str:
-    """A recipe as a config to start from, with a place for the data."""
+    """A recipe as a config to start from, with a placeholder for the data."""
     text = config_to_toml(replace(RECIPES[name], data=(DataSource(("set/*.h5",)),)))
-    return f'recipe = "{name}"  # What is not said below is as in this recipe: delete what you do not change.\n{text}'
+    return f'recipe = "{name}"  # Keys left out keep this recipe\'s values: delete what you do not change.\n{text}'
 
 
 def config_to_dict(config: TrainingConfig) -> dict[str, Any]:
     """The config as plain values, for a card or a checkpoint."""
     values = json.loads(json.dumps(asdict(config)))
-    return {**values, "sampling": _sampling(config)}
+    return {**values, "sampling": pattern_to_dict(config.sampling)}
 
 
-def _sampling(config: TrainingConfig) -> dict[str, Any]:
-    return pattern_to_dict(config.sampling)
+def _lines(values: Mapping[str, Any], words: Mapping[str, str]) -> list[str]:
+    return [f"{name} = {_toml(value)}  # {words[name]}" for name, value in values.items()]
 
 
-def _lines(kind: type, values: Mapping[str, Any]) -> list[str]:
-    return [f"{name} = {_toml(value)}  # {_help(kind, name)}" for name, value in values.items()]
-
-
-def _help(kind: type, name: str) -> str:
-    each = next(each for each in fields(kind) if each.name == name)
-    choices = each.metadata["choices"]
-    return str(each.metadata["help"]) + (f" One of {', '.join(choices)}." if choices else "")
+def _help(kind: type) -> dict[str, str]:
+    found = {}
+    for each in fields(kind):
+        choices = each.metadata.get("choices")
+        found[each.name] = each.metadata.get("help", "") + (f" One of {', '.join(choices)}." if choices else "")
+    return found
 
 
 def _toml(value: Any) -> str:
@@ -127,11 +133,11 @@ def _toml(value: Any) -> str:
         return repr(value)
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml, value))}]"
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # JSON lets it stand, TOML does not
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # legal in JSON, not in TOML
 
 
 def _change(table: dict[str, Any], change: str) -> None:
-    """``section.key=value`` or ``key=value``; the value is TOML, or else a text."""
+    """Apply ``section.key=value`` or ``key=value``; a value that is not TOML is a string."""
     name, equals, text = change.partition("=")
     *sections, key = name.strip().split(".")
     if not equals or len(sections) > 1 or not key:
@@ -153,25 +159,24 @@ def _make_config(table: Mapping[str, Any], folder: Path) -> TrainingConfig:
         raise ValueError(f"there is no recipe '{recipe}' (known: {', '.join(RECIPES)})")
     base = RECIPES[recipe]
     _refuse_unknown(rest, [*_TITLES, "data", "sampling", "network", *_SECTIONS], "the config")
-    changes: dict[str, Any] = {
-        name: _typed(rest[name], _field(TrainingConfig, name), "") for name in _TITLES if name in rest
-    }
-    name = changes.get("name", base.name)
+    titles = {name: _typed(rest[name], "", name) for name in _TITLES if name in rest}
+    name = titles.get("name", base.name)
     if name in ("", "..") or Path(name).name != name:
-        raise ValueError(f"name must do as the name of a file, not {name!r}")
-    for section in _SECTIONS:
-        changes[section] = _section(getattr(base, section), rest.get(section, {}), f"[{section}]")
-    changes["sampling"] = _read_sampling(base.sampling, _table(rest.get("sampling", {}), "[sampling]"))
-    changes["network"] = _read_network(base, changes["sampling"], _table(rest.get("network", {}), "[network]"))
-    changes["data"] = _read_data(rest.get("data", []), folder)
-    changes["distillation"] = _find_teacher(changes["distillation"], folder)
-    _check_loss(changes["loss"], changes["distillation"])
-    return replace(base, **changes)
+        raise ValueError(f"name must be usable as a file name, not {name!r}")
+    sections = {each: _section(getattr(base, each), rest.get(each, {}), f"[{each}]") for each in _SECTIONS}
+    sections["distillation"] = _find_teacher(sections["distillation"], folder)
+    loss = sections["loss"]
+    if not (loss.triplet or loss.second_order or sections["distillation"].wanted):
+        raise ValueError("[loss] all weights are 0 and there is no teacher: nothing would be learned")
+    sampling = _read_sampling(base.sampling, _table(rest.get("sampling", {}), "[sampling]"))
+    network = _read_network(base.network, sampling, _table(rest.get("network", {}), "[network]"))
+    data = _read_data(rest.get("data", []), folder)
+    return replace(base, **titles, **sections, sampling=sampling, network=network, data=data)
 
 
 def _read_data(tables: Any, folder: Path) -> tuple[DataSource, ...]:
     if isinstance(tables, dict) and tables:
-        raise ValueError("[[data]], with two brackets, can only be said in the file: there may be several")
+        raise ValueError("[[data]] needs two brackets, and can only be set in the file: there may be several")
     if not isinstance(tables, list) or not tables:
         raise ValueError("there is no [[data]]: name the correspondence files to train on")
     sources = [_section(DataSource(), table, "[[data]]") for table in tables]
@@ -179,20 +184,15 @@ def _read_data(tables: Any, folder: Path) -> tuple[DataSource, ...]:
         raise ValueError("[[data]] names no files")
     if not sum(source.share for source in sources) > 0:
         raise ValueError("[[data]]: the shares must not all be 0")
-    start = Path(glob.escape(str(folder.absolute())))  # whatever folder the config is copied to, the files stay there
+    start = Path(glob.escape(str(folder.absolute())))  # a copy of the config elsewhere names the same files
     return tuple(replace(source, files=tuple(str(start / file) for file in source.files)) for source in sources)
 
 
 def _find_teacher(options: DistillationOptions, folder: Path) -> DistillationOptions:
-    """A file is found from the config's folder, wherever the config is copied to."""
+    """With the path of a model file relative to the config's folder made absolute."""
     if not options.teacher or options.teacher in shipped_models():
         return options
     return replace(options, teacher=str(folder.absolute() / options.teacher))
-
-
-def _check_loss(loss: LossOptions, distillation: DistillationOptions) -> None:
-    if not (loss.triplet or loss.second_order or loss.softmax or distillation.wanted):
-        raise ValueError("[loss] all weights are 0, and there is no teacher: nothing would be learned")
 
 
 def _read_sampling(base: Pattern, table: Mapping[str, Any]) -> Pattern:
@@ -203,7 +203,7 @@ def _read_sampling(base: Pattern, table: Mapping[str, Any]) -> Pattern:
         if kind not in ("log-polar", "cartesian"):
             raise ValueError(f"[sampling] pattern must be log-polar or cartesian, not {kind!r}")
         values = pattern_to_dict(LogPolar() if kind == "log-polar" else Cartesian()) | shared
-    _refuse_unknown(table, list(values), "[sampling]")
+    _refuse_unknown(table, values, "[sampling]")
     _refuse_booleans(table, values, "[sampling]")
     try:
         return pattern_from_dict({**values, **table})
@@ -211,27 +211,31 @@ def _read_sampling(base: Pattern, table: Mapping[str, Any]) -> Pattern:
         raise ValueError(f"[sampling] {error}") from error
 
 
-def _read_network(base: TrainingConfig, pattern: Pattern, table: Mapping[str, Any]) -> Any:
+def _read_network(base: NetworkOptions, pattern: Pattern, table: Mapping[str, Any]) -> NetworkOptions:
     _refuse_unknown(table, _NETWORK, "[network]")
-    circular = base.network.circular and isinstance(pattern, LogPolar)
-    values: dict[str, Any] = {key: getattr(base.network, key) for key in _NETWORK} | {"circular": circular}
+    values: dict[str, Any] = {key: getattr(base, key) for key in _NETWORK}
+    values["circular"] &= isinstance(pattern, LogPolar)
     _refuse_booleans(table, values, "[network]")
     values |= {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
     if not isinstance(values["dropout"], int | float):
         raise ValueError(f"[network] dropout must be a number, not {values['dropout']!r}")
     try:
-        return replace(base.network, rows=pattern.rows, columns=pattern.columns, **values)
-    except PatchSizeError as error:
-        raise ValueError(f"[sampling] {error}") from error
+        return replace(base, rows=pattern.rows, columns=pattern.columns, **values)
     except ValueError as error:
-        raise ValueError(f"[network] {error}") from error
+        raise ValueError(f"[{'sampling' if isinstance(error, PatchSizeError) else 'network'}] {error}") from error
 
 
 def _section(base: Any, table: Any, where: str) -> Any:
-    """Options with what the table says put in."""
+    """Options with the table's values."""
     table = _table(table, where)
     _refuse_unknown(table, [each.name for each in fields(base)], where)
-    return replace(base, **{name: _typed(value, _field(type(base), name), where) for name, value in table.items()})
+    values = {name: _typed(value, getattr(base, name), f"{where} {name}") for name, value in table.items()}
+    options = replace(base, **values)
+    try:
+        check_settings(options)
+    except ValueError as error:
+        raise ValueError(f"{where} {error}") from error
+    return options
 
 
 def _table(value: Any, where: str) -> dict[str, Any]:
@@ -240,11 +244,7 @@ def _table(value: Any, where: str) -> dict[str, Any]:
     return value
 
 
-def _field(kind: type, name: str) -> Field[Any]:
-    return next(each for each in fields(kind) if each.name == name)
-
-
-def _refuse_unknown(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:
+def _refuse_unknown(table: Iterable[str], known: Iterable[str], where: str) -> None:
     for key in table:
         if key not in known:
             close = difflib.get_close_matches(key, known, 1)
@@ -253,33 +253,19 @@ def _refuse_unknown(table: Mapping[str, Any], known: Sequence[str], where: str) 
 
 
 def _refuse_booleans(table: Mapping[str, Any], values: Mapping[str, Any], where: str) -> None:
-    """To Python they are whole numbers."""
+    """To Python they are integers."""
     for key, value in table.items():
         if isinstance(value, bool) and not isinstance(values[key], bool):
             raise ValueError(f"{where} {key} must not be true or false")
 
 
-def _typed(value: Any, each: Field[Any], where: str) -> Any:
-    """The value, if it is of the field's kind and in its range; whole numbers will do for others."""
-    name, kind = f"{where} {each.name}".strip(), type(each.default)
-    low, high, choices = (each.metadata[key] for key in ("low", "high", "choices"))
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+def _typed(value: Any, default: Any, name: str) -> Any:
+    """The value, if it has the default's type; integers will do for floats."""
+    kind = type(default)
+    if kind is float and type(value) is int:
         value = float(value)
     if kind is tuple and isinstance(value, list) and all(isinstance(item, str) for item in value):
         return tuple(value)
-    if type(value) is not kind or (isinstance(value, float) and not math.isfinite(value)):
-        words = {
-            bool: "true or false",
-            int: "a whole number",
-            float: "a number",
-            str: "a text",
-            tuple: "a list of texts",
-        }
-        raise ValueError(f"{name} must be {words[kind]}, not {value!r}")
-    if low is not None and value < low:
-        raise ValueError(f"{name} must be {low} or more, not {value}")
-    if high is not None and value > high:
-        raise ValueError(f"{name} must be {high} or less, not {value}")
-    if choices and value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}, not '{value}'")
+    if type(value) is not kind or (kind is float and not math.isfinite(value)):
+        raise ValueError(f"{name} must be {_TYPES[kind]}, not {value!r}")
     return value

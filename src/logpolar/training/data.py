@@ -1,4 +1,4 @@
-"""Correspondence files as tensors on the device: images by pyramid, correspondences by row."""
+"""Correspondence files as tensors on the device: images as pyramids, correspondences as rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from logpolar.sampling.torch_lookup import TorchPyramids
 class PairTable:
     """Image pairs of one source, with the rows of their correspondences; pairs of one group are next to each other.
 
-    A group is a scene, or a photo that views were made of: its pairs may show the same things, in other sources too.
+    A group is a scene, or a photo that was warped: its pairs may show the same places, across sources too.
     """
 
     images: NDArray[np.int64]  # (P, 2)
@@ -34,7 +34,7 @@ class PairTable:
 
 @dataclass(frozen=True, eq=False)
 class TrainingData:
-    """All that batches are drawn from."""
+    """What batches are drawn from."""
 
     pyramids: TorchPyramids
     first: Tensor  # (C, 4): x, y, size, angle of the first keypoint of each correspondence
@@ -57,7 +57,7 @@ class TrainingData:
 
 @dataclass(frozen=True, eq=False)
 class _FileData:
-    """What is used of one file: numbers of images and rows count from 0 within it."""
+    """The training split of one file; images and rows are numbered within the file."""
 
     images: list[NDArray[np.uint8]]
     first: NDArray[np.float32]
@@ -75,8 +75,8 @@ def load_training_data(
     dtype: torch.dtype = torch.float16,
     progress: bool = False,
 ) -> TrainingData:
-    """The training part of the files of each source; image pairs with fewer correspondences than ``per_pair`` are left
-    out. Raises ``LogpolarError`` for a source that gives nothing."""
+    """The training split of the files of each source, without image pairs that have fewer correspondences than
+    ``per_pair``. Raises ``LogpolarError`` for a source that has none."""
     images: list[NDArray[np.uint8]] = []
     columns: list[tuple[NDArray[np.float32], ...]] = []
     tables, rows, groups = [], 0, dict[str, int]()
@@ -104,7 +104,7 @@ def load_training_data(
 
 
 def _join(parts: Sequence[PairTable]) -> PairTable:
-    """One table; a group that several parts have is put together."""
+    """One table, sorted by group."""
     images, rows, group = (
         np.concatenate([getattr(part, name) for part in parts]) for name in ("images", "rows", "group")
     )
@@ -115,7 +115,7 @@ def _join(parts: Sequence[PairTable]) -> PairTable:
 def _read_file(path: Path, per_pair: int) -> _FileData:
     with CorrespondenceFile(path) as file:
         if not file.complete:
-            raise LogpolarError(f"{path}: is not complete; let 'logpolar dataset' finish it")
+            raise LogpolarError(f"{path}: incomplete; rerun 'logpolar dataset' to finish it")
         pair_rows = file.correspondence_rows
         wanted = [pair for pair in file.pairs("train") if np.diff(pair_rows[pair])[0] >= per_pair]
         groups = file.groups()

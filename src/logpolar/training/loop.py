@@ -1,4 +1,4 @@
-"""The training step, and what must be kept to go on from it."""
+"""The training step, and the state that resumes it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from torch.nn.parallel import DistributedDataParallel
 from logpolar.models.network import DescriptorNetwork
 from logpolar.models.runtimes.processor import prepare_torch_bfloat16
 from logpolar.training.batches import BatchSampler
-from logpolar.training.distributed import World
-from logpolar.training.loss import descriptor_loss, imitation_loss
-from logpolar.training.optimisation import RunningMean, learning_rate, make_optimizer
+from logpolar.training.loss import descriptor_loss, distillation_loss
+from logpolar.training.optimisation import learning_rate, make_optimizer
 from logpolar.training.options import TrainingConfig
+from logpolar.training.processes import World
 
 
 class Trainer:
-    """A network in training. What step n draws depends on the seed, the process and n alone: nothing of chance need be
-    kept to go on where a run was stopped.
+    """A network in training. What step n draws depends on the seed, the process and n alone, so that no random state
+    is needed to resume.
 
-    Several processes draw a batch each; their gradients are averaged. Wrong answers are sought within a process.
+    Several processes draw a batch each; their gradients are averaged. Negatives are mined within a process.
     """
 
     def __init__(
@@ -33,14 +33,13 @@ class Trainer:
         world: World | None = None,
         teacher: DescriptorNetwork | None = None,
     ) -> None:
-        """``teacher``, in the mode for describing, is used as it is: nothing of it is trained, averaged or kept."""
+        """``teacher`` is a frozen network in evaluation mode; it is not part of the state."""
         self.config, self.step, self._sampler, self._device = config, 0, sampler, device
         self._world = world or World()
         torch.manual_seed(config.run.seed)
         network: DescriptorNetwork = DescriptorNetwork(config.network).to(device).train()
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._network = network
-        self._mean = RunningMean(network, config.optimisation.averaging)
         self._rate = torch.zeros((), device=device)
         self._optimizer = make_optimizer(network, config.optimisation, self._rate)
         self._generator = torch.Generator(device)
@@ -58,7 +57,7 @@ class Trainer:
             prepare_torch_bfloat16()
 
     def _prepare(self, teacher: DescriptorNetwork) -> torch.nn.Module:
-        """On the device, out of reach of gradients."""
+        """On the device, without gradients."""
         teacher = teacher.to(self._device).requires_grad_(False)
         teacher.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return torch.compile(teacher) if self._fused else teacher  # type: ignore[return-value]
@@ -75,12 +74,11 @@ class Trainer:
         self._generator.manual_seed(seed)
         self._rate.fill_(self.rate)
         loss = self._replay() if self._fused and self._world.size == 1 else self._compute()
-        self._mean.update(self.step)
         self.step += 1
         return loss
 
     def _compute(self) -> torch.Tensor:
-        """Draw a batch and make a step with it."""
+        """Draw a batch and optimise on it."""
         batch = self._sampler.draw(self._generator)
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._half):
             descriptors = self._run(torch.cat([batch.first, batch.second])).float()
@@ -89,14 +87,14 @@ class Trainer:
         if self._teacher is not None:
             with torch.no_grad(), torch.autocast(self._device.type, torch.bfloat16, enabled=self._half):
                 targets = self._teacher(batch.shown).float()
-            loss = loss + self.config.distillation.weight * imitation_loss(descriptors, targets)
+            loss = loss + self.config.distillation.weight * distillation_loss(descriptors, targets)
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
         return loss.detach()
 
     def _replay(self) -> torch.Tensor:
-        """``_compute`` from a recording: hundreds of kernels by one call, for the GPU is faster than Python."""
+        """``_compute`` as a CUDA graph: one launch instead of hundreds, which Python cannot issue fast enough."""
         if self._recording is None and self._eager_steps < _EAGER_STEPS:
             self._eager_steps += 1
             return _on_side_stream(self._compute)
@@ -106,40 +104,35 @@ class Trainer:
 
     @property
     def result(self) -> DescriptorNetwork:
-        """The network as it would be shipped now: the running mean, in the mode for describing."""
-        network = self._mean.network
-        assert isinstance(network, DescriptorNetwork)
-        return network.eval()
+        """The network in evaluation mode, until ``resume_training``."""
+        return self._network.eval()
 
     def resume_training(self) -> None:
-        """After ``result`` was used."""
         self._network.train()
 
     @property
     def is_finite(self) -> bool:
-        """Whether all weights still are numbers."""
+        """Whether all weights are finite."""
         return all(bool(values.isfinite().all()) for values in self._network.state_dict().values())
 
     def state(self) -> dict[str, Any]:
-        """All that changes while training."""
+        """Everything that training changes."""
         return {
             "step": self.step,
             "network": self._network.state_dict(),
-            "mean": self._mean.network.state_dict(),
             "optimizer": self._optimizer.state_dict(),
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from a state; raises whatever torch does if it is not one of this network."""
+        """Resume from a state; raises whatever torch does if it is of another network."""
         self._network.load_state_dict(state["network"])
-        self._mean.network.load_state_dict(state["mean"])
         self._optimizer.load_state_dict(state["optimizer"])
         for group in self._optimizer.param_groups:
             group["lr"] = self._rate
         self.step = int(state["step"])
 
 
-_EAGER_STEPS = 3  # before a step is recorded: what is made only once, as the optimiser's state, must be there
+_EAGER_STEPS = 3  # before a step is recorded: the optimiser's state must exist by then
 
 
 class _Recording:
@@ -152,13 +145,13 @@ class _Recording:
             self._loss = compute()
 
     def replay(self) -> torch.Tensor:
-        """Make a step with the present state of the random generators; a copy of its loss."""
+        """One step with the current state of the random generators; a copy of its loss."""
         self._graph.replay()
         return self._loss.clone()
 
 
 def _on_side_stream(compute: Callable[[], torch.Tensor]) -> torch.Tensor:
-    """What is to be recorded later must run on a stream of its own first."""
+    """CUDA graphs require warm-up steps on a side stream."""
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

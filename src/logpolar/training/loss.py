@@ -1,10 +1,9 @@
-"""The loss: hardest-in-batch triplets, as HardNet and the paper's code have it, and what may be added to it."""
+"""Losses: hardest-in-batch triplets (HardNet, as in the paper's code), second-order similarity, distillation."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from logpolar.training.options import LossOptions
 
@@ -19,43 +18,34 @@ def distance_matrix(anchors: Tensor, positives: Tensor) -> Tensor:
 
 
 def descriptor_loss(anchors: Tensor, positives: Tensor, excluded: Tensor, options: LossOptions) -> Tensor:
-    """The loss that the options ask for; ``excluded`` (N, N) marks pairs that are neither right nor wrong."""
+    """The weighted sum of the losses; ``excluded`` (N, N) marks pairs that are neither positive nor negative."""
     loss = anchors.new_zeros(())
     if options.triplet:
         triplets = hardest_triplet_loss(distance_matrix(anchors, positives), excluded, options.margin)
         loss = loss + options.triplet * triplets
     if options.second_order:
         loss = loss + options.second_order * second_order_loss(anchors, positives, excluded)
-    if options.softmax:
-        loss = loss + options.softmax * softmax_loss(anchors @ positives.T, excluded, options.temperature)
     return loss
 
 
 def hardest_triplet_loss(distances: Tensor, excluded: Tensor, margin: float = 1.0) -> Tensor:
     """mean over k of max(0, margin + d(a_k, p_k) - n_k), all distances plain, not squared.
 
-    n_k is the distance of the nearest wrong pair of which a_k or p_k is a part: the smallest entry of row k and of
-    column k off the diagonal. Entries below 0.008 are copies of the same patch, not wrong pairs, and do not count.
+    n_k is the distance of the hardest negative of a_k or p_k: the smallest off-diagonal entry of row k and column k.
+    Entries below 0.008 are copies of the same patch, not negatives, and do not count.
     """
-    wrong = distances + _FAR * (excluded | _own(distances) | (distances < _COPIES))
-    nearest = torch.minimum(wrong.amin(dim=1), wrong.amin(dim=0))
+    negative = distances + _FAR * (excluded | _own(distances) | (distances < _COPIES))
+    nearest = torch.minimum(negative.amin(dim=1), negative.amin(dim=0))
     return (margin + distances.diagonal() - nearest).clamp(min=0).mean()
 
 
-def imitation_loss(descriptors: Tensor, targets: Tensor) -> Tensor:
-    """Mean squared distance of descriptors (N, 128) to those that a teacher has for the same patches."""
+def distillation_loss(descriptors: Tensor, targets: Tensor) -> Tensor:
+    """Mean squared distance between descriptors (N, 128) and a teacher's of the same patches."""
     return (descriptors - targets).square().sum(dim=1).mean()
 
 
-def softmax_loss(similarities: Tensor, excluded: Tensor, temperature: float) -> Tensor:
-    """Cross-entropy of finding the partner among all of the batch, mean of both directions."""
-    logits = (similarities / temperature).masked_fill(excluded & ~_own(similarities), -torch.inf)
-    partner = torch.arange(len(logits), device=logits.device)
-    return (functional.cross_entropy(logits, partner) + functional.cross_entropy(logits.T, partner)) / 2
-
-
 def second_order_loss(anchors: Tensor, positives: Tensor, excluded: Tensor) -> Tensor:
-    """How differently two views see the neighbourhood of a descriptor (Tian et al., SOSNet, 2019).
+    """Second-order similarity: distances among anchors should equal those among positives (SOSNet, Tian et al. 2019).
 
     mean over i of sqrt(sum over j of (d(a_i, a_j) - d(p_i, p_j))^2), j the 8 nearest of i among anchors or positives.
     """

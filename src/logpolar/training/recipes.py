@@ -1,4 +1,4 @@
-"""Named recipes: what a config starts from."""
+"""Named recipes, the starting points of configs. Their names differ from those of the shipped models."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from logpolar.training.options import (
 )
 
 DEFAULT = TrainingConfig(
-    name="logpolar-96",
+    name="my-logpolar-96",
     sampling=LogPolar(inner_radius=0.5, outside="mean"),
     augmentation=AugmentationOptions(scale_jitter=0.7),
     loss=LossOptions(second_order=1.0),
@@ -25,10 +25,10 @@ DEFAULT = TrainingConfig(
         optimiser="adamw", learning_rate=0.005, weight_decay=0.01, warm_up=100, schedule="cosine"
     ),
 )
-"""The best found; docs/training.md has what was tried."""
+"""The best settings found; docs/training.md lists what was tried."""
 
 PAPER = TrainingConfig(
-    name="paper-logpolar-96",
+    name="my-paper-logpolar-96",
     sampling=LogPolar(inner_radius="paper", antialias=False),
     network=NetworkOptions(circular=False),
     batch=BatchOptions(pairs=10, per_pair=100, near_sizes=0.0),
@@ -40,12 +40,12 @@ PAPER = TrainingConfig(
 
 SMALL = replace(
     DEFAULT,
-    name="logpolar-96-small",
+    name="my-logpolar-96-small",
     network=NetworkOptions(circular=True, dropout=0.0, channels=(32, 64, 64, 128, 128), strides=(2, 2, 1, 2, 1)),
     loss=LossOptions(triplet=0.0),
     distillation=DistillationOptions(teacher=DEFAULT_MODEL),
     optimisation=replace(DEFAULT.optimisation, steps=70000),
 )
-"""A fifth of the default's multiply-adds: for machines without a GPU. It imitates the default model, nothing else."""
+"""A fifth of the default's multiply-adds, for machines without a GPU; trained by distillation alone."""
 
 RECIPES = {"default": DEFAULT, "paper": PAPER, "small": SMALL}

@@ -1,4 +1,4 @@
-"""What a run leaves to look at: CSV files, and TensorBoard's if it is installed."""
+"""Logs of a run: CSV files, and TensorBoard event files if it is installed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Table:
     """A CSV file whose first column is the step; rows appear as soon as they are added."""
 
     def __init__(self, path: Path, after: int) -> None:
-        """Goes on with a file of an earlier run, without its rows later than step ``after``."""
+        """Continues an existing file, dropping its rows after step ``after``."""
         self._path = path
         self._columns: list[str] = []
         if path.exists():
@@ -61,7 +61,7 @@ class Records:
 
 
 def _open_board(folder: Path, after: int) -> Any:
-    """None without the package, which is an optional part of the extra."""
+    """A writer, or None where TensorBoard is not installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:

@@ -1,4 +1,4 @@
-"""A run: from a config to a model file, in a folder that can be gone on with."""
+"""A training run: from a config to a model file, in a folder from which it can be resumed."""
 
 from __future__ import annotations
 
@@ -18,46 +18,37 @@ from tqdm import tqdm
 from logpolar.errors import LogpolarError, ModelError
 from logpolar.evaluation.pairs import Score
 from logpolar.models import Model, load_model, save_model
-from logpolar.models.onnx_export import export_graph
+from logpolar.models.onnx_files import network_file
 from logpolar.storage.atomic_io import write_whole
 from logpolar.training.batches import BatchSampler
 from logpolar.training.cards import about_teacher, make_card
 from logpolar.training.checkpoints import load_checkpoint, save_checkpoint
 from logpolar.training.config import config_to_dict, config_to_toml, find_files
 from logpolar.training.data import TrainingData, load_training_data
-from logpolar.training.distributed import World
 from logpolar.training.loop import Trainer
 from logpolar.training.options import TrainingConfig
+from logpolar.training.processes import World
 from logpolar.training.records import Records
 from logpolar.training.validation import summary, validate
 
-_NEUTRAL = (
-    "device",
-    "compile",
-    "report_every",
-    "checkpoint_every",
-    "validate_every",
-    "validation_pairs",
-    "tensorboard",
-)
-"""Keys of [run] that may differ when a run is gone on with: they do not decide what comes out."""
-
+_IDENTITY = ("seed", "precision")
+"""Keys of [run] that determine the result; the others may differ when a run is resumed."""
 
 _FUSING_PAYS = 4000
-"""Steps from which on compiling the cutting of patches, 5 s for each pattern, takes less time than it saves."""
+"""Steps from which compiling patch sampling, 5 s per pattern, saves more time than it takes."""
 
 
 class Stopped(Exception):
-    """Someone pressed Ctrl-C; the run can be gone on with."""
+    """Training was interrupted; the run can be resumed."""
 
 
 @dataclass(frozen=True)
 class RunReport:
-    """What a run came to."""
+    """The outcome of a run."""
 
     model: Path
-    scores: dict[str, Score]  # of the validation part of each file
-    continued_from: int  # step; 0 for a run in one piece
+    scores: dict[str, Score]  # on the validation split of each file
+    continued_from: int  # step; 0 for an uninterrupted run
     was_complete: bool  # before this call
 
 
@@ -68,61 +59,53 @@ def train(
     progress: bool = False,
     data: TrainingData | None = None,
 ) -> RunReport:
-    """Train what the config says, in a folder; goes on from its checkpoint if there is one.
+    """Train a model in a folder, resuming from its checkpoint if there is one.
 
-    ``data`` is what ``load_training_data`` made of the config's files, for whoever trains on it more than once. Raises
-    ``Stopped`` after Ctrl-C, once a checkpoint is written, and ``LogpolarError`` for what a user can mend.
+    ``data`` is the result of ``load_training_data`` for the config's files, to train on it more than once. Raises
+    ``Stopped`` after Ctrl-C, once a checkpoint is written, and ``LogpolarError`` for user errors.
     """
     world = World.from_environment()
     device = world.device(config.run.device)
-    run = _Run(config, folder, device, world, progress and world.is_first, data)
-    # Batches always have the same shape, and the same command shall give the same model: no tuning by timing.
+    run = _Run(config, folder, device, world, progress and world.is_first)
+    # Batches always have the same shape, and the same command must give the same model: no tuning by timing.
     with (
         world.connected(device),
         torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
         torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=True),
     ):
-        return run.go(overwrite)
+        return run.go(overwrite, data)
 
 
 class _Run:
     def __init__(
-        self,
-        config: TrainingConfig,
-        folder: Path,
-        device: torch.device,
-        world: World,
-        progress: bool,
-        data: TrainingData | None,
+        self, config: TrainingConfig, folder: Path, device: torch.device, world: World, progress: bool
     ) -> None:
-        self.config, self.folder, self.device, self.world = config, folder, device, world
-        self.progress, self.data = progress, data
+        self.config, self.folder, self.device, self.world, self.progress = config, folder, device, world, progress
         self.sources = [find_files(source) for source in config.data]
         self.files = list(dict.fromkeys(path for files in self.sources for path in files))
         self.teacher = _load_teacher(config)
         self.checkpoint, self.model = folder / "checkpoint.pt", folder / f"{config.name}.safetensors"
-        self.seconds = 0.0  # spent training, in all pieces of the run
+        self.onnx = self.model.with_suffix(".onnx")
+        self.seconds = 0.0  # spent training, over all resumed runs
         self.amount = [0, 0]  # image pairs and correspondences
 
-    def go(self, overwrite: bool) -> RunReport:
+    def go(self, overwrite: bool, data: TrainingData | None) -> RunReport:
+        config = self.config
         state = self._open_folder(overwrite)
-        complete = state is not None and state["step"] >= self.config.optimisation.steps and self.model.exists()
-        if complete and state is not None:
+        written = self.model.exists() and self.onnx.exists()
+        if state is not None and state["step"] >= config.optimisation.steps and written:
             scores = {name: Score.from_dict(values) for name, values in state["scores"].items()}
             return RunReport(self.model, scores, 0, True)
-        data = self.data or load_training_data(
-            self.sources, self.config.batch.per_pair, self.device, progress=self.progress
-        )
+        data = data or load_training_data(self.sources, config.batch.per_pair, self.device, progress=self.progress)
         self._announce(data)
-        sampler = self._make_sampler(data)
         teacher = self.teacher.network() if self.teacher else None
-        trainer = Trainer(self.config, sampler, self.device, self.world, teacher)
+        trainer = Trainer(config, self._make_sampler(data), self.device, self.world, teacher)
+        self.amount = [data.pairs, data.correspondences]
         start = 0
         if state is not None:
-            self._check_data(state, data)
+            self._check_data(state["data"])
             trainer.load(state["trainer"])
             start, self.seconds = trainer.step, float(state["seconds"])
-        self.amount = [data.pairs, data.correspondences]
         scores = self._loop(trainer)
         if self.world.is_first:
             self._finish(trainer, data, scores)
@@ -132,38 +115,36 @@ class _Run:
     def _announce(self, data: TrainingData) -> None:
         batch = self.config.batch
         if batch.pairs * batch.per_pair < 2:
-            raise LogpolarError(
-                "a batch of one correspondence has no wrong answers; raise batch.pairs or batch.per_pair"
-            )
+            raise LogpolarError("a batch of one correspondence has no negatives; raise batch.pairs or batch.per_pair")
         if self.progress:
-            what = (
-                f"{data.pairs} image pairs of {data.groups} scenes and photos, {data.correspondences} correspondences"
-            )
-            print(f"training on {what}, on {self.device}", flush=True)
+            count = f"{data.pairs} image pairs of {data.groups} scenes and photos"
+            print(f"training on {count}, {data.correspondences} correspondences, on {self.device}", flush=True)
 
-    def _check_data(self, state: dict[str, Any], data: TrainingData) -> None:
+    def _check_data(self, before: list[int]) -> None:
         """Files may move, but not change."""
-        before, now = state["data"], [data.pairs, data.correspondences]
-        if before != now:
-            counts = f"{before[1]} correspondences in {before[0]} image pairs before, {now[1]} in {now[0]} now"
-            raise LogpolarError(f"{self.checkpoint}: is of other data ({counts}); take another folder, or --overwrite")
+        if before != self.amount:
+            old, new = (f"{correspondences} in {pairs} image pairs" for pairs, correspondences in (before, self.amount))
+            self._refuse(f"other data ({old} before, {new} now)")
+
+    def _refuse(self, what: str) -> None:
+        raise LogpolarError(f"{self.checkpoint}: from {what}; choose another folder, or --overwrite")
 
     def _make_sampler(self, data: TrainingData) -> BatchSampler:
         config = self.config
         fuse = config.run.compile and self.device.type == "cuda" and config.optimisation.steps >= _FUSING_PAYS
         if fuse or self.teacher:
-            torch._dynamo.reset()  # there is a limit to patterns and networks compiled in a process
+            torch._dynamo.reset()  # a process can only compile so many patterns and networks
         shares = [source.share for source in config.data]
         shown = self.teacher.sampling if self.teacher else None
         return BatchSampler(data, shares, config.sampling, config.batch, config.augmentation, fuse, shown)
 
     def _open_folder(self, overwrite: bool) -> dict[str, Any] | None:
-        """The checkpoint to go on from, if any; raises if it is of another config."""
+        """The checkpoint to resume from, if any; raises if it is of another config."""
         if self.world.is_first:
             self.folder.mkdir(parents=True, exist_ok=True)
-            if overwrite:
-                for path in (self.checkpoint, self.model, self.folder / "log.csv", self.folder / "validation.csv"):
-                    path.unlink(missing_ok=True)
+            logs = self.folder / "log.csv", self.folder / "validation.csv"
+            for path in (self.checkpoint, self.model, self.onnx, *logs) if overwrite else ():
+                path.unlink(missing_ok=True)
         self.world.wait()
         if not self.checkpoint.exists():
             if self.world.is_first:
@@ -172,15 +153,13 @@ class _Run:
         state = load_checkpoint(self.checkpoint, self.device)
         changed = _differences(state["config"], self._identity())
         if changed:
-            raise LogpolarError(
-                f"{self.checkpoint}: is of another config ({', '.join(changed)}); take another folder, or --overwrite"
-            )
+            self._refuse(f"another config ({', '.join(changed)})")
         return state
 
     def _identity(self) -> dict[str, Any]:
-        """What decides the outcome; files by name, for they may have moved."""
+        """What determines the result; files by name, since they may move."""
         values = config_to_dict(self.config)
-        values["run"] = {key: value for key, value in values["run"].items() if key not in _NEUTRAL}
+        values["run"] = {key: values["run"][key] for key in _IDENTITY}
         values["data"] = [
             {"files": [path.name for path in files], "share": source.share}
             for files, source in zip(self.sources, self.config.data, strict=True)
@@ -189,7 +168,7 @@ class _Run:
         return {**values, "processes": self.world.size}
 
     def _loop(self, trainer: Trainer) -> dict[str, Score]:
-        """All steps that are left; the scores after the last."""
+        """The remaining steps; the scores after the last."""
         run, steps = self.config.run, self.config.optimisation.steps
         meter, scores = _Meter(self.device), dict[str, Score]()
         hidden = None if self.progress else True
@@ -198,7 +177,7 @@ class _Run:
             while trainer.step < steps:
                 rate = trainer.rate
                 meter.add(trainer.advance())
-                step, stopped = trainer.step, stop.is_set()  # once: what is asked for later has no checkpoint here
+                step, stopped = trainer.step, stop.is_set()  # read once: a later request has no checkpoint here
                 last = step == steps or stopped
                 if not last and all(step % n for n in (run.report_every, run.checkpoint_every, run.validate_every)):
                     continue
@@ -207,9 +186,7 @@ class _Run:
                 self._check_finite(loss, trainer)
                 bar.update(step - bar.n)
                 bar.set_postfix(loss=f"{loss:.4f}", refresh=False)
-                if (
-                    self.progress and bar.disable and step % run.checkpoint_every == 0
-                ):  # no terminal: a line now and then
+                if self.progress and bar.disable and step % run.checkpoint_every == 0:  # not a terminal
                     print(f"step {step} of {steps}: loss {loss:.4f}, {speed:.1f} steps/s", flush=True)
                 if records:
                     values = {"loss": loss, "learning_rate": rate, "steps_per_second": round(speed, 2)}
@@ -219,9 +196,9 @@ class _Run:
                 if last or step % run.checkpoint_every == 0:
                     self._save(trainer, scores)
                 if stopped and step < steps:
-                    raise Stopped(f"stopped after step {step}; the same command continues")
+                    raise Stopped(f"stopped after step {step}; rerun the command to resume")
                 meter.restart()
-        # Without steps, for all were made before, only the end is missing.
+        # Where all steps were done before, only the end is missing.
         return scores or self._validate(trainer, None, None)
 
     def _records(self, step: int) -> contextlib.AbstractContextManager[Records | None]:
@@ -230,12 +207,11 @@ class _Run:
         return Records(self.folder, step, self.config.run.tensorboard)
 
     def _check_finite(self, loss: float, trainer: Trainer) -> None:
-        """Raise if the loss is not finite, or if that of the next step cannot be."""
+        """Raise if the loss is not finite, or if the next one cannot be."""
         if math.isfinite(loss) and trainer.is_finite:
             return
         kept = "the last good checkpoint is kept" if self.checkpoint.exists() else "there is no checkpoint yet"
-        what = f"the loss is not a number any more at step {trainer.step}"
-        raise LogpolarError(f"{what} ({kept}); try a lower learning rate")
+        raise LogpolarError(f"the loss diverged at step {trainer.step} ({kept}); try a lower learning rate")
 
     def _validate(self, trainer: Trainer, records: Records | None, bar: Any) -> dict[str, Score]:
         if not self.world.is_first:
@@ -244,10 +220,10 @@ class _Run:
         scores = validate(trainer.result, self.config.sampling, self.files, most, self.device)
         trainer.resume_training()
         if scores and records:
-            mean = summary(scores).to_dict()
-            records.add("validation", trainer.step, mean)
+            mean = summary(scores)
+            records.add("validation", trainer.step, mean.to_dict())
             if self.progress:
-                bar.write(f"step {trainer.step}: validation " + summary(scores).in_words())
+                bar.write(f"step {trainer.step}: validation {mean.in_words()}")
         return scores
 
     def _save(self, trainer: Trainer, scores: dict[str, Score]) -> None:
@@ -258,29 +234,27 @@ class _Run:
         save_checkpoint(self.checkpoint, {**state, "config": self._identity(), "data": self.amount})
 
     def _finish(self, trainer: Trainer, data: TrainingData, scores: dict[str, Score]) -> None:
-        """The card to read, a plain ONNX file, and the model file: the last, for it says that the run is complete."""
-        about = self.seconds, self.device, self.world, self.teacher
-        card = make_card(self.config, self.sources, data, scores, *about)
-        network = trainer.result.cpu()
-        write_whole(self.model.with_suffix(".onnx"), export_graph(network, card.to_json()))
+        """Write the card, the model file and, of what that holds, an ONNX file: the last, it marks a complete run."""
+        card = make_card(self.config, self.sources, data, scores, self.seconds, self.device, self.world, self.teacher)
         write_whole(self.folder / "card.json", (card.to_json(indent=2) + "\n").encode())
-        save_model(self.model, network, card)
+        save_model(self.model, trainer.result.cpu(), card)
+        write_whole(self.onnx, network_file(load_model(self.model)))
 
 
 def _load_teacher(config: TrainingConfig) -> Model | None:
-    """The model that the config imitates, if any; raises ``LogpolarError`` if it cannot be used."""
+    """The config's teacher, if any; raises ``LogpolarError`` if it cannot be used."""
     if not config.distillation.wanted:
         return None
     try:
         teacher = load_model(config.distillation.teacher)
-        teacher.network()  # its weights may not fit its card: better known before the data are read
+        teacher.network()  # weights that do not fit the card are reported before the data are read
     except ModelError as error:
         raise LogpolarError(f"[distillation] teacher: {error}") from error
     return teacher
 
 
 class _Meter:
-    """Mean loss and speed since the last reading; the loss stays on the device until it is read."""
+    """Mean loss and speed since the last restart; the loss stays on the device until it is read."""
 
     def __init__(self, device: torch.device) -> None:
         self._total = torch.zeros((), device=device)
@@ -311,9 +285,9 @@ def _differences(before: Any, now: Any, name: str = "") -> list[str]:
 
 @contextlib.contextmanager
 def _stop_requests(world: World) -> Iterator[threading.Event]:
-    """An event that Ctrl-C, or a polite kill, sets, so that a step is finished first; a second one stops at once.
+    """An event set by Ctrl-C or SIGTERM, so that the current step is finished first; a second one stops at once.
 
-    Of several processes none may stop before the others: there Ctrl-C keeps its usual meaning.
+    With several processes none may stop before the others: there signals keep their usual meaning.
     """
     event = threading.Event()
     if world.size > 1 or threading.current_thread() is not threading.main_thread():

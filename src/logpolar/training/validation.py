@@ -1,4 +1,4 @@
-"""How good a network is while it is trained: on the validation parts of the files it is trained on."""
+"""Validation during training, on the validation splits of the training files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from logpolar.sampling.patterns import Pattern
 def validate(
     network: DescriptorNetwork, pattern: Pattern, files: Sequence[Path], most: int, device: torch.device
 ) -> dict[str, Score]:
-    """Scores by file, for files that have pairs to validate on; ``most`` pairs of each, always the same, 0 for all."""
+    """Scores by file, for files with a validation split; at most ``most`` pairs of each, always the same, 0 for all."""
     scores = {}
     describe = describe_views(TorchDescriber(network, pattern, device))
     for path, name in zip(files, file_names(files), strict=True):
@@ -29,5 +29,5 @@ def validate(
 
 
 def summary(scores: dict[str, Score]) -> Score:
-    """The mean over files, each counting the same."""
+    """Unweighted mean over files."""
     return mean_score(list(scores.values()))

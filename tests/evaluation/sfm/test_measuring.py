@@ -31,8 +31,7 @@ from logpolar.evaluation.sfm.photos import choose_photos, write_photos
 from logpolar.features.extractor import Extractor
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import SiftDetector
-from logpolar.sfm.mapper import NoModelError
-from logpolar.sfm.pipeline import DATABASE, MODELS
+from logpolar.sfm.mapper import DATABASE, MODELS, NoModelError
 from synthetic_world import standard_world, write_workspace
 
 TEST = StructureTest(keypoints=700, repeats=1)

@@ -22,22 +22,15 @@ from logpolar.evaluation.sfm.options import StructureTest
 from logpolar.evaluation.sfm.photos import ScenePhotos
 from logpolar.geometry.cameras import Camera
 from logpolar.matching.nearest import MatchingOptions
-from logpolar.sfm.colmap_sift import SiftOptions, reconstruct_by_sift
-from logpolar.sfm.database_files import connect, verified_pairs
-from logpolar.sfm.mapper import NoModelError
-from logpolar.sfm.pipeline import (
-    DATABASE,
-    MODELS,
-    REPEATS,
-    StructureOptions,
-    StructureReport,
-    map_again,
-    reconstruct_structure,
-)
+from logpolar.sfm import pipeline
+from logpolar.sfm.colmap_sift import SiftOptions, reconstruct_with_sift
+from logpolar.sfm.database_files import read_content
+from logpolar.sfm.mapper import DATABASE, MODELS, NoModelError, SfmReport
+from logpolar.sfm.pipeline import REPEATS, SfmOptions, map_again
 from logpolar.sfm.workspace import read_model
 from logpolar.storage.documents import rounded
 
-Reconstruct = Callable[[Path, Path], StructureReport]
+Reconstruct = Callable[[Path, Path], SfmReport]
 """A folder of photos into a folder with database, models and report."""
 
 MEANINGS = {
@@ -52,10 +45,10 @@ MEANINGS = {
 def by_descriptor(spec: str, ratio: float, test: StructureTest, device: str = "cpu", jobs: int = 1) -> Reconstruct:
     """`logpolar sfm` with the descriptor of a spec; see ``open_descriptor``."""
     opener = partial(open_descriptor_extractor, spec, test.keypoints, test.max_size or None, device)
-    options, matching = StructureOptions(seed=test.seed), MatchingOptions(ratio if ratio < 1 else None)
+    options, matching = SfmOptions(seed=test.seed), MatchingOptions(ratio if ratio < 1 else None)
 
-    def reconstruct(photos: Path, output: Path) -> StructureReport:
-        return reconstruct_structure(photos, output, opener, options, matching, jobs=jobs, progress=True)
+    def reconstruct(photos: Path, output: Path) -> SfmReport:
+        return pipeline.reconstruct(photos, output, opener, options, matching, jobs=jobs, progress=True)
 
     return reconstruct
 
@@ -63,7 +56,7 @@ def by_descriptor(spec: str, ratio: float, test: StructureTest, device: str = "c
 def by_colmap(test: StructureTest) -> Reconstruct:
     """COLMAP's own SIFT and matcher."""
     options = SiftOptions(test.keypoints, test.max_size, seed=test.seed)
-    return lambda photos, output: reconstruct_by_sift(photos, output, options, progress=True)
+    return lambda photos, output: reconstruct_with_sift(photos, output, options, progress=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,22 +140,23 @@ def measure_structure(
     photos: ScenePhotos, folder: Path, output: Path, reconstruct: Reconstruct, test: StructureTest
 ) -> SceneScore:
     """Reconstruct the photos, which are in ``folder``, into ``output``, as often as the test says; compare cameras."""
-    ways: list[tuple[Path, Callable[[], StructureReport]]] = [(output, partial(reconstruct, folder, output))]
+    ways: list[tuple[Path, Callable[[], SfmReport]]] = [(output, partial(reconstruct, folder, output))]
     for seed in range(test.seed + 1, test.seed + test.repeats):
         ways.append((output / REPEATS / str(seed), partial(map_again, folder, output, seed)))
     return SceneScore([score_structure(photos, output / DATABASE, place, _unless_none(way)) for place, way in ways])
 
 
-def _unless_none(way: Callable[[], StructureReport]) -> StructureReport | None:
+def _unless_none(way: Callable[[], SfmReport]) -> SfmReport | None:
     try:
         return way()
     except NoModelError:
         return None
 
 
-def score_structure(photos: ScenePhotos, database: Path, place: Path, report: StructureReport | None) -> StructureScore:
+def score_structure(photos: ScenePhotos, database: Path, place: Path, report: SfmReport | None) -> StructureScore:
     """The score of models below a folder; the report is None if there are none."""
-    keypoints, verified = _counts(database)
+    content = read_content(database)
+    keypoints, verified = content.keypoints, content.verified
     images, reduced = len(photos.names), sum(photos.reduced)
     pairs = images * (images - 1) // 2
     if report is None:
@@ -186,13 +180,6 @@ def score_structure(photos: ScenePhotos, database: Path, place: Path, report: St
         mean_reprojection_error=report.mean_reprojection_error,
         errors=camera_errors(found, photos.cameras),
     )
-
-
-def _counts(database: Path) -> tuple[int, int]:
-    """Keypoints of all images, and pairs that passed verification."""
-    with connect(database) as tables:
-        (keypoints,) = tables.execute("SELECT COALESCE(SUM(rows), 0) FROM keypoints").fetchone()
-    return int(keypoints), verified_pairs(database)
 
 
 def read_poses(model: Path) -> dict[str, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:

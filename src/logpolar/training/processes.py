@@ -1,4 +1,4 @@
-"""Training in several processes, on one machine or many, as ``torchrun`` starts them."""
+"""Training in several processes, on one machine or many, started by ``torchrun``."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from logpolar.errors import LogpolarError, first_line
 
 @dataclass(frozen=True)
 class World:
-    """Which of how many processes this is."""
+    """The processes of a run, and which of them this is."""
 
     rank: int = 0
     size: int = 1
-    local_rank: int = 0  # on this machine: the number of its GPU
+    local_rank: int = 0  # on this machine: the index of its GPU
 
     @property
     def is_first(self) -> bool:
@@ -28,7 +28,7 @@ class World:
 
     @classmethod
     def from_environment(cls) -> World:
-        """What ``torchrun`` says, or a world of one process."""
+        """As set by ``torchrun``, or a single process."""
         rank, size, local = (os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
         return cls(int(rank), int(size), int(local or 0)) if rank and size else cls()
 
@@ -45,7 +45,7 @@ class World:
 
     @contextlib.contextmanager
     def connected(self, device: torch.device) -> Iterator[None]:
-        """Processes can exchange gradients within this context."""
+        """Context in which processes can exchange gradients."""
         if self.size == 1:
             yield
             return
@@ -58,6 +58,6 @@ class World:
             distributed.destroy_process_group()
 
     def wait(self) -> None:
-        """Until all processes are here."""
+        """Block until all processes get here."""
         if self.size > 1:
             distributed.barrier()

@@ -13,8 +13,8 @@ import torch
 
 from logpolar import load_model
 from logpolar.errors import LogpolarError
-from logpolar.training import distributed
-from logpolar.training.distributed import World
+from logpolar.training import processes
+from logpolar.training.processes import World
 from logpolar.training.run import train
 from training_runs import assert_same_training, read_rows, state_of
 
@@ -26,7 +26,7 @@ if "RANK" in os.environ:
     from logpolar.training.batches import BatchSampler
 
     place, rank, notes = pathlib.Path(__file__).parent, os.environ["RANK"], {"drawn": [], "saved": []}
-    onnx_export.export_graph = run.export_graph = lambda network, card="": b"no graph"
+    onnx_export.export_graph = run.network_file = lambda _: b"no graph"
     draw, save = BatchSampler.draw, run.save_checkpoint
 
     def noting_draw(self, generator):
@@ -116,7 +116,7 @@ class TestWorld:
     def test_alone_there_is_nothing_to_connect(self, monkeypatch):
         talked = []
         for name in ("init_process_group", "barrier"):
-            monkeypatch.setattr(distributed.distributed, name, lambda *_, name=name, **__: talked.append(name))
+            monkeypatch.setattr(processes.distributed, name, lambda *_, name=name, **__: talked.append(name))
         with World().connected(torch.device("cpu")):
             World().wait()
         assert talked == []

@@ -1,0 +1,85 @@
+"""The mapper on COLMAP's own synthetic scene; whole pipelines are tested with those who call it."""
+
+from __future__ import annotations
+
+import json
+
+import cv2  # noqa: F401 - before pycolmap, whose zlib breaks OpenCV's PNG writer otherwise
+import pycolmap
+import pytest
+
+from logpolar.errors import StorageError
+from logpolar.sfm.mapper import MapperOptions, NoModelError, claim_folder, largest_model, map_database, read_report
+
+FEW = MapperOptions(min_model_size=3, threads=1)
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory):
+    options = pycolmap.SyntheticDatasetOptions()
+    options.num_rigs, options.num_cameras_per_rig, options.num_frames_per_rig = 1, 1, 5
+    options.num_points3D = 80
+    path = tmp_path_factory.mktemp("synthetic") / "database.db"
+    with pycolmap.Database.open(str(path)) as file:
+        pycolmap.synthesize_dataset(options, file)
+    return path
+
+
+@pytest.fixture(scope="module")
+def mapped(database, tmp_path_factory):
+    output = tmp_path_factory.mktemp("mapped")
+    return output, map_database(database, output, output, FEW, "all of it", {"bad.jpg": "cannot be read"})
+
+
+def test_report_is_of_the_model_on_disk(mapped):
+    output, report = mapped
+    model = pycolmap.Reconstruction(str(output / "sparse" / str(report.model)))
+    assert (report.photos, report.unregistered, report.pairs, report.verified) == (6, 0, 10, 10)
+    assert report.points == model.num_points3D()
+    assert {image.name for image in report.registered} == {model.images[n].name for n in model.reg_image_ids()}
+    assert read_report(output) == report
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"no JSON", b"{}", b'{"registered": 1}', b'{"made_of": ""}'])
+def test_a_damaged_report_is_none(mapped, tmp_path, content):
+    (tmp_path / "sparse").mkdir()
+    (tmp_path / "report.json").write_bytes(content)
+    assert read_report(tmp_path) is None
+
+
+def test_without_models_a_report_does_not_count(mapped, tmp_path):
+    (tmp_path / "report.json").write_bytes((mapped[0] / "report.json").read_bytes())
+    assert read_report(tmp_path) is None
+
+
+def test_no_model_leaves_earlier_ones(database, tmp_path, monkeypatch):
+    monkeypatch.setattr(pycolmap, "incremental_mapping", lambda *arguments, **options: {})
+    (tmp_path / "sparse").mkdir()
+    (tmp_path / "sparse" / "old").touch()
+    with pytest.raises(NoModelError, match=r"reconstruction failed.*5 photos, 10 of 10 pairs verified"):
+        map_database(database, tmp_path, tmp_path, FEW, "")
+    assert [path.name for path in tmp_path.rglob("*")] == ["sparse", "old"]
+
+
+def test_errors_of_colmap_are_one_line(database, tmp_path, monkeypatch):
+    def fail(*arguments, **options):
+        raise RuntimeError("[file.cc:1] the disk is full\nstack trace")
+
+    monkeypatch.setattr(pycolmap, "incremental_mapping", fail)
+    with pytest.raises(StorageError, match=r"database.db: COLMAP could not map it \(\[file.cc:1\] the disk is full\)$"):
+        map_database(database, tmp_path, tmp_path, FEW, "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_largest_has_most_images_then_most_points(mapped):
+    whole, empty = pycolmap.Reconstruction(str(mapped[0] / "sparse" / "0")), pycolmap.Reconstruction()
+    assert largest_model({3: empty, 5: whole, 7: empty})[0] == 5
+
+
+def test_a_claimed_folder_is_ours(tmp_path):
+    claim_folder(tmp_path)
+    (tmp_path / "database.db").touch()
+    claim_folder(tmp_path)
+    (tmp_path / "report.json").write_text(json.dumps({"of": "another program"}))
+    with pytest.raises(StorageError, match=r"database\.db was not made by this command"):
+        claim_folder(tmp_path)
