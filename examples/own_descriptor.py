@@ -9,7 +9,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar import Cartesian, CorrespondenceFile, Keypoints, sample_patches
+from logpolar import Cartesian, Keypoints, sample_patches
+from logpolar.datasets.files import CorrespondenceFile
 from logpolar.datasets.homographies import build_photos
 from logpolar.datasets.options import KeypointRules, PhotoOptions, SplitRules, ViewOptions
 from logpolar.evaluation.descriptors.registry import open_descriptor

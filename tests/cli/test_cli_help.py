@@ -108,7 +108,7 @@ def test_installed_command_answers():
     [
         ["match", "a.jpg", "b.jpg", "--ratio", "nan"],
         ["match", "a.jpg", "b.jpg", "--threshold", "inf"],
-        ["demo", "--turn", "nan"],
+        ["demo", "--rotation", "nan"],
         ["demo", "--noise", "nan"],
         ["patches", "a.jpg", "-o", "p.png", "--lambda", "nan"],
         ["patches", "a.jpg", "-o", "p.png", "--inner-radius", "square"],
