@@ -117,6 +117,7 @@ def configs(options: argparse.Namespace) -> tuple[TrainingConfig, TrainingConfig
     default, small, paper = (
         replace(
             recipe,
+            name=recipe.name.removeprefix("my-"),
             description=description,
             licence="Apache-2.0",
             run=run,

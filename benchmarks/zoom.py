@@ -1,12 +1,12 @@
-"""Descriptors on scenes whose second images were reduced or turned: right nearest neighbours, and relative poses.
+"""Descriptors on scenes whose second images were downscaled or rotated: rank-1 and relative poses.
 
 python benchmarks/zoom.py FOLDER --part test -d logpolar-96 -d rootsift -d tfeat:tfeat-liberty.params -o zoom.json
 
 FOLDER holds correspondence files of scenes (``logpolar dataset colmap --shrink 3 --distractors 8000``), by any name:
 what was done to the second images stands in the file. For each descriptor and each alteration:
 
-    rank1   share of correspondences whose nearest neighbour is right; wrong answers are all other keypoints of the
-            second image but for those within 7 px of a correspondence, as in ``logpolar.evaluation.pairs``
+    rank1   fraction of correspondences whose nearest neighbour is correct; negatives are all other keypoints of the
+            second image except those within 7 px of a correspondence, as in ``logpolar.evaluation.pairs``
     maa     mean average accuracy at 10 degrees of poses from the strongest keypoints of both images, mutual nearest
             neighbours, for each ratio of the ratio test; the errors of all pairs are kept in the result
 
@@ -31,17 +31,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.datasets.building import versions
 from logpolar.datasets.files import CorrespondenceFile
 from logpolar.distributed import in_processes
 from logpolar.evaluation.descriptors.registry import open_descriptor
 from logpolar.evaluation.metrics import ranks
 from logpolar.evaluation.poses.stereo import matched_errors, mean_average_accuracy
 from logpolar.keypoints import Keypoints
+from logpolar.storage.documents import versions
 from logpolar.types import FloatArray
 
 SEED = 0
-NEAR = 7.0  # pixels around a correspondence in which nothing counts as a wrong answer
+NEAR = 7.0  # pixels around a correspondence in which nothing counts as a negative
 
 
 @dataclass(frozen=True)

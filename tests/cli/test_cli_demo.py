@@ -53,9 +53,7 @@ def test_picture_shows_photo_and_lines(usual):
 
 
 def test_options_decide_the_second_view(tmp_path):
-    result = run_demo(
-        "-o", str(tmp_path / "demo.jpg"), "--zoom", "5", "--rotation", "0", "--model", "paper-cartesian-12"
-    )
+    result = run_demo("-o", str(tmp_path / "demo.jpg"), "--zoom=5", "--rotation=0", "--model=paper-cartesian-12")
     assert result.exit_code == 0
     assert "5x smaller" in result.stdout
     assert "rotated by 0 degrees" in result.stdout

@@ -44,7 +44,7 @@ def test_problems_are_listed(place):
 
 def test_mistakes_are_one_line(place):
     export = ("export", place / "f.h5", "-o", place / "s", "--scene", "x")
-    assert_one_error(run_imc(*export, "--label", "My Label"), "label 'My Label'", "lowercase")
+    assert_one_error(run_imc(*export, "--label", "My Label"), "label must be made of lowercase letters", "'My Label'")
     assert_one_error(run_imc(*export[:-1], "a/b"), "'a/b' cannot be the name of a scene")
     assert_one_error(run_imc("export", place / "none.h5", *export[2:]), "none.h5: no such file")
     assert_one_error(run_imc("check", place / "none"), "none: no such folder")

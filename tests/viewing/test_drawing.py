@@ -14,7 +14,7 @@ GREEN, RED = (80, 200, 60), (60, 60, 230)
 
 def coloured(picture: np.ndarray, colour: tuple[int, int, int]) -> np.ndarray:
     """Where a picture has nearly this colour, or that of a translucent line on black."""
-    close = [np.abs(picture.astype(int) - np.array(colour) * opacity).max(axis=-1) < 30 for opacity in (0.7, 1)]
+    close = [np.abs(picture.astype(int) - np.array(colour) * opacity).max(axis=-1) < 30 for opacity in (0.55, 1)]
     return np.logical_or(*close)
 
 

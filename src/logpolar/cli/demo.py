@@ -46,10 +46,8 @@ def demo(output: Path, model: str, zoom: float, rotation: float, noise: float) -
     check_picture(output)
     pair = demo_pair(zoom, rotation, noise)
     keypoints, results = run_demo(pair, model)
-    sizes = [f"{view.shape[1]} x {view.shape[0]}" for view in (pair.first, pair.second)]
-    click.echo(
-        f"A photo ({sizes[0]}) and a view of it {zoom:g}x smaller, rotated by {rotation:g} degrees ({sizes[1]})."
-    )
+    before, after = (f"{view.shape[1]} x {view.shape[0]}" for view in (pair.first, pair.second))
+    click.echo(f"A photo ({before}) and a view of it {zoom:g}x smaller, rotated by {rotation:g} degrees ({after}).")
     click.echo(f"keypoints: {len(keypoints[0])} and {len(keypoints[1])} (SIFT, the same for both descriptors)")
     click.echo(f"{'':16}{'matches':>9}{'correct':>9}{'':>7}{'inliers':>9}{'corner error':>15}")
     for result in results:

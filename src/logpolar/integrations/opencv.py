@@ -1,6 +1,6 @@
-"""OpenCV: the features in the form of a ``cv2.Feature2D``, to put in the place of ``cv2.SIFT``.
+"""OpenCV: the features behind the interface of ``cv2.Feature2D``, a drop-in replacement for ``cv2.SIFT``.
 
-The names of methods and of their arguments are OpenCV's.
+Methods and their arguments have OpenCV's names.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from logpolar.settings import DEFAULT_MODEL, DESCRIPTOR_SIZE
 from logpolar.types import FloatArray, Image
 
 Mask: TypeAlias = NDArray[np.uint8]
-"""8 bit, of the image's size; keypoints are looked for where it is not 0."""
+"""8 bit, of the image's size; keypoints are detected where it is not 0."""
+
+Computed: TypeAlias = tuple[tuple[cv2.KeyPoint, ...], FloatArray | None]
 
 
 class LogPolarFeature:
@@ -64,20 +66,26 @@ class LogPolarFeature:
 
     def detect(self, image: Image, mask: Mask | None = None) -> tuple[cv2.KeyPoint, ...]:
         """Keypoints, as the detector reports them."""
-        return self._detect(to_gray(image), mask)
+        gray = to_gray(image)
+        if mask is not None and (mask.shape != gray.shape or mask.dtype != np.uint8):
+            found = f"{mask.dtype} of {mask.shape}"
+            raise ImageError(f"the mask must be uint8 of the image's shape {gray.shape}, not {found}")
+        keypoints = tuple(self._detector.detect(to_bytes(gray), mask))
+        if self._nfeatures == 0:
+            return keypoints
+        return tuple(sorted(keypoints, key=lambda keypoint: -keypoint.response)[: self._nfeatures])
 
-    def compute(
-        self, image: Image, keypoints: Sequence[cv2.KeyPoint]
-    ) -> tuple[tuple[cv2.KeyPoint, ...], FloatArray | None]:
-        """The same keypoints and their descriptors (N, 128), float32; None for no keypoints, as OpenCV has it."""
-        return self._compute(to_gray(image), tuple(keypoints))
+    def compute(self, image: Image, keypoints: Sequence[cv2.KeyPoint]) -> Computed:
+        """The same keypoints and their descriptors (N, 128), float32; None for no keypoints, as in OpenCV."""
+        gray = to_gray(image)
+        if not keypoints:
+            return (), None
+        return tuple(keypoints), self._extractor.extract(gray, Keypoints.from_opencv(keypoints)).descriptors
 
-    def detectAndCompute(
-        self, image: Image, mask: Mask | None = None
-    ) -> tuple[tuple[cv2.KeyPoint, ...], FloatArray | None]:
+    def detectAndCompute(self, image: Image, mask: Mask | None = None) -> Computed:
         """``detect`` and ``compute`` in one."""
         gray = to_gray(image)
-        return self._compute(gray, self._detect(gray, mask))
+        return self.compute(gray, self.detect(gray, mask))
 
     def descriptorSize(self) -> int:
         return DESCRIPTOR_SIZE
@@ -94,21 +102,3 @@ class LogPolarFeature:
 
     def getDefaultName(self) -> str:
         return "Feature2D.LogPolarFeature"
-
-    def _detect(self, gray: FloatArray, mask: Mask | None) -> tuple[cv2.KeyPoint, ...]:
-        if mask is not None and (mask.shape != gray.shape or mask.dtype != np.uint8):
-            raise ImageError(
-                f"the mask must be uint8 of the image's shape {gray.shape}, not {mask.dtype} of {mask.shape}"
-            )
-        found = tuple(self._detector.detect(to_bytes(gray), mask))
-        if self._nfeatures == 0:
-            return found
-        order = np.argsort([-keypoint.response for keypoint in found], kind="stable")
-        return tuple(found[number] for number in order[: self._nfeatures].tolist())
-
-    def _compute(
-        self, gray: FloatArray, keypoints: tuple[cv2.KeyPoint, ...]
-    ) -> tuple[tuple[cv2.KeyPoint, ...], FloatArray | None]:
-        if not keypoints:
-            return (), None
-        return keypoints, self._extractor.extract(gray, Keypoints.from_opencv(keypoints)).descriptors

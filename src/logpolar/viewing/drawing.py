@@ -18,7 +18,7 @@ Picture = NDArray[np.uint8]
 _GREEN, _RED = (80, 200, 60), (60, 60, 230)
 _MAX_SIDE = 800
 _MAX_LINES = 250
-_OPACITY = 0.7
+_OPACITY = 0.55
 _SHIFT = 4  # bits of OpenCV's fixed-point coordinates
 _GAP = 8
 

@@ -1,4 +1,4 @@
-"""Is a folder a submission that the Image Matching Challenge's benchmark will take?"""
+"""Validation of a submission against the rules of the Image Matching Challenge's benchmark."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from logpolar.errors import StorageError
 from logpolar.integrations.imc.config import MAX_KEYPOINTS, check_config, task_configs
 from logpolar.integrations.imc.exporting import pair_key
 
-_OPTIONAL = ("scales", "angles", "scores")
+_SHAPES = {"descriptors": "(N, D)", "scales": "(N,)", "angles": "(N,)", "scores": "(N,)"}
 _DIMENSIONS = (64, 2048)
 _MAX_BYTES = 512
-"""Of a descriptor that the benchmark itself is to match."""
+"""Size of a descriptor that the benchmark matches itself."""
 
 _SHOWN = 3
+"""Problems of a kind that are listed."""
 
 
 @dataclass
 class SubmissionReport:
-    """What was found; nothing is wrong where there are no problems."""
+    """Problems found, and what was checked."""
 
     problems: list[str] = field(default_factory=list)
     scenes: int = 0
@@ -38,7 +39,7 @@ class SubmissionReport:
 def check_submission(folder: str | Path, images: str | Path | None = None) -> SubmissionReport:
     """Check config, names, shapes, types, ranges and completeness of all scenes.
 
-    ``images``: the benchmark's data, <dataset>/<scene>/*.jpg, to compare the names of images with.
+    ``images``: the benchmark's data, <dataset>/<scene>/*.jpg, to check the names of images against.
     """
     folder, report = Path(folder), SubmissionReport()
     if not folder.is_dir():
@@ -75,7 +76,7 @@ def _read_config(path: Path, report: SubmissionReport) -> list[Mapping[str, Any]
 
 
 def _custom(methods: list[Mapping[str, Any]], dataset: str) -> bool | None:
-    """Whether the config announces matches for a dataset; None if it says nothing of it."""
+    """Whether the config announces matches for a dataset; None if it has no task for it."""
     found = [config for method in methods for key, config in task_configs(method).items() if key[0] == dataset]
     return any(config.get("use_custom_matches") is True for config in found) if found else None
 
@@ -120,39 +121,36 @@ class _Scene:
             yield f"no images in {place} to compare with"
             return
         yield from _summed("keypoints.h5", (f"{name} is missing" for name in sorted(expected - names)))
-        yield from _summed("keypoints.h5", (f"{name} is no image of the scene" for name in sorted(names - expected)))
+        yield from _summed(
+            "keypoints.h5", (f"{name} is not an image of the scene" for name in sorted(names - expected))
+        )
 
     def _check_others(self, counts: Mapping[str, int]) -> Iterator[str]:
-        """Descriptors and what else belongs to keypoints."""
-        for kind in ("descriptors", *_OPTIONAL):
+        """Descriptors and other attributes of keypoints."""
+        if not (self.folder / "descriptors.h5").exists() and not self._match_files():
+            yield "has neither descriptors.h5 nor matches"
+        for kind, shape in _SHAPES.items():
             path = self.folder / f"{kind}.h5"
-            if not path.exists():
-                if kind == "descriptors" and not self._match_files():
-                    yield "has neither descriptors.h5 nor matches"
-                continue
-            try:
-                yield from _summed(path.name, self._array_problems(kind, _read(path), counts))
-            except StorageError as error:
-                yield str(error)
+            if path.exists():
+                try:
+                    yield from _summed(path.name, self._array_problems(shape, _read(path), counts))
+                except StorageError as error:
+                    yield str(error)
 
     def _array_problems(
-        self, kind: str, arrays: Mapping[str, NDArray[Any]], counts: Mapping[str, int]
+        self, shape: str, arrays: Mapping[str, NDArray[Any]], counts: Mapping[str, int]
     ) -> Iterator[str]:
         for name in sorted(counts.keys() - arrays.keys()):
             yield f"{name} is missing"
         for name, array in arrays.items():
             if name not in counts:
                 yield f"{name} has no keypoints"
-            elif array.ndim != (2 if kind == "descriptors" else 1) or len(array) != counts[name]:
-                shape = "(N, D)" if kind == "descriptors" else "(N,)"
+            elif array.ndim != (2 if "D" in shape else 1) or len(array) != counts[name]:
                 yield f"{name} has shape {array.shape}, not {shape} with N = {counts[name]}"
-            elif kind == "descriptors":
-                size = array.shape[1]
-                if not _DIMENSIONS[0] <= size <= _DIMENSIONS[1]:
-                    yield f"{name} has {size} numbers a descriptor, not {_DIMENSIONS[0]} to {_DIMENSIONS[1]}"
-                elif size * array.itemsize > _MAX_BYTES and not self._match_files():
-                    size *= array.itemsize
-                    yield f"{name} has {size} bytes a descriptor; above {_MAX_BYTES} matches are needed"
+            elif array.ndim == 2 and not _DIMENSIONS[0] <= array.shape[1] <= _DIMENSIONS[1]:
+                yield f"{name} has {array.shape[1]}-dimensional descriptors, not {_DIMENSIONS[0]} to {_DIMENSIONS[1]}"
+            elif array.ndim == 2 and (size := array.shape[1] * array.itemsize) > _MAX_BYTES and not self._match_files():
+                yield f"{name} has descriptors of {size} bytes; above {_MAX_BYTES} matches are required"
 
     def _match_files(self) -> list[str]:
         return sorted(path.name for path in self.folder.glob("match*"))
@@ -165,7 +163,7 @@ class _Scene:
             yield f"has {files[0]}, but config.json says use_custom_matches = false"
         stereo = {"matches_stereo.h5", "matches_stereo_0.h5"}
         if "matches.h5" in files and len(files) > 1:
-            yield f"has matches.h5 and {', '.join(name for name in files if name != 'matches.h5')}; one will do"
+            yield f"has matches.h5 and {', '.join(name for name in files if name != 'matches.h5')}; use one of them"
         elif files and "matches.h5" not in files and not ("matches_multiview.h5" in files and stereo & set(files)):
             yield f"has {', '.join(files)}: matches are in matches.h5, or in matches_stereo.h5 and matches_multiview.h5"
         for name in files:
@@ -180,18 +178,18 @@ class _Scene:
 
 def _match_problems(arrays: Mapping[str, NDArray[Any]], counts: Mapping[str, int]) -> Iterator[str]:
     expected = {pair_key(*pair): (max(pair), min(pair)) for pair in combinations(counts, 2)}
-    turned = {f"{second}-{first}" for first, second in expected.values()}
+    swapped = {f"{second}-{first}" for first, second in expected.values()}
     for key in sorted(expected.keys() - arrays.keys()):
         yield f"{key} is missing"
     for key, array in arrays.items():
-        if key in turned:
-            yield f"{key} is named the wrong way round: the name that sorts last comes first"
+        if key in swapped:
+            yield f"{key} has its names swapped: the one that sorts last comes first"
         elif key not in expected:
-            yield f"{key} is no pair of images with keypoints"
+            yield f"{key} is not a pair of images with keypoints"
         elif array.ndim != 2 or array.shape[0] != 2:
             yield f"{key} has shape {array.shape}, not (2, K)"
         elif array.size and array.dtype.kind not in "iu":
-            yield f"{key} has numbers of type {array.dtype}, not integers"
+            yield f"{key} has type {array.dtype}, not integers"
         else:
             first, second = (counts[name] for name in expected[key])
             if array.size and ((array < 0).any() or array[0].max() >= first or array[1].max() >= second):
@@ -208,12 +206,12 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
     except OSError as error:
         raise StorageError(f"{path.name} is not an HDF5 file, or a damaged one") from error
     if not found:
-        raise StorageError(f"{path.name} has nothing in it")
+        raise StorageError(f"{path.name} is empty")
     return found
 
 
 def _summed(name: str, problems: Iterator[str]) -> Iterator[str]:
-    """The first few problems of a file, and how many more there are."""
+    """The first few problems of a file, and the number of the others."""
     for number, problem in enumerate(problems, 1):
         if number > _SHOWN:
             yield f"{name}: and {1 + sum(1 for _ in problems)} more of the kind"

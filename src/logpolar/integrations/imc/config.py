@@ -1,56 +1,66 @@
-"""config.json of a submission: made, and checked by the rules of the benchmark.
+"""config.json of a submission, and the benchmark's rules for it.
 
 The file is a list of methods. Each has ``metadata`` (who), ``config_common`` (what) and, for each dataset and task,
 ``config_<dataset>_<task>``: either ``use_custom_matches`` with a name, or a matcher and an outlier filter; stereo also
-names what estimates the geometry, and COLMAP does so in multiview.
+names the estimator of the geometry (multiview uses COLMAP).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 TASKS = ("stereo", "multiview")
 MAX_KEYPOINTS = 8000
 CATEGORIES = (2048, MAX_KEYPOINTS)
-"""Numbers of keypoints that the challenge ranks separately."""
+"""Keypoint budgets that the challenge ranks separately."""
 
-_LABEL = re.compile(r"[a-z0-9.\-]+")
-_JSON_LABEL = re.compile(r"[a-z0-9.\-_]+")
+Rule: TypeAlias = tuple[Callable[[Any], bool], str]
+"""Whether a value is allowed, and what it must be."""
 
-_METADATA = {
-    "publish_anonymously": bool,
-    "authors": str,
-    "contact_email": str,
-    "method_name": str,
-    "method_description": str,
+
+def _name(characters: str, words: str) -> Rule:
+    pattern = re.compile(f"[{characters}]+")
+    return lambda value: isinstance(value, str) and pattern.fullmatch(value) is not None, f"made of {words}"
+
+
+_FLAG: Rule = (lambda value: isinstance(value, bool), "true or false")
+_TEXT: Rule = (lambda value: isinstance(value, str), "text")
+_COUNT: Rule = (lambda value: type(value) is int and 1 < value <= MAX_KEYPOINTS, f"from 2 to {MAX_KEYPOINTS}")
+_LABEL = _name(r"a-z0-9.\-", "lowercase letters, digits, '-' and '.'")
+_JSON_LABEL = _name(r"a-z0-9.\-_", "lowercase letters, digits, '-', '.' and '_'")
+
+_RULES: dict[str, dict[str, Rule]] = {
+    "metadata": {
+        "publish_anonymously": _FLAG,
+        **dict.fromkeys(("authors", "contact_email", "method_name", "method_description"), _TEXT),
+    },
+    "config_common": {
+        "json_label": _JSON_LABEL,
+        **dict.fromkeys(("keypoint", "descriptor"), _LABEL),
+        "num_keypoints": _COUNT,
+    },
 }
-_THRESHOLD, _CONFIDENCE, _ITERATIONS = "threshold", "confidence", "max_iter"
-_DEGENSAC = {_THRESHOLD, _CONFIDENCE, _ITERATIONS, "error_type", "degeneracy_check"}
-GEOMETRIES: dict[str, set[str]] = {
-    "cv2-ransac-f": {_THRESHOLD, _CONFIDENCE},
-    "cv2-ransac-e": {_THRESHOLD, _CONFIDENCE},
-    "cv2-lmeds-f": {_CONFIDENCE},
-    "cv2-lmeds-e": {_CONFIDENCE},
-    "cv2-7pt": set(),
-    "cv2-8pt": set(),
-    "cv2-patched-ransac-f": {_THRESHOLD, _CONFIDENCE, _ITERATIONS},
-    "cmp-degensac-f": _DEGENSAC,
-    "cmp-degensac-f-laf": _DEGENSAC,
-    "cmp-gc-ransac-f": {_THRESHOLD, _CONFIDENCE, _ITERATIONS},
-    "cmp-gc-ransac-e": {_THRESHOLD, _CONFIDENCE, _ITERATIONS},
-    "cmp-magsac-f": {_THRESHOLD, _CONFIDENCE, _ITERATIONS},
-    "skimage-ransac-f": {_THRESHOLD, _CONFIDENCE, _ITERATIONS},
-    "intel-dfe-f": {_THRESHOLD, "postprocess"},
+"""Sections that every method has, and their keys."""
+
+_RANSAC = frozenset({"threshold", "confidence", "max_iter"})
+GEOMETRIES: dict[str, frozenset[str]] = {
+    **dict.fromkeys(("cv2-ransac-f", "cv2-ransac-e"), _RANSAC - {"max_iter"}),
+    **dict.fromkeys(("cv2-lmeds-f", "cv2-lmeds-e"), frozenset({"confidence"})),
+    **dict.fromkeys(("cv2-7pt", "cv2-8pt"), frozenset[str]()),
+    "cv2-patched-ransac-f": _RANSAC,
+    **dict.fromkeys(("cmp-degensac-f", "cmp-degensac-f-laf"), _RANSAC | {"error_type", "degeneracy_check"}),
+    **dict.fromkeys(("cmp-gc-ransac-f", "cmp-gc-ransac-e", "cmp-magsac-f", "skimage-ransac-f"), _RANSAC),
+    "intel-dfe-f": frozenset({"threshold", "postprocess"}),
 }
-"""What can estimate the geometry of two views, and which parameters each must have and no others."""
+"""Estimators of two-view geometry, each with exactly the parameters it takes."""
 
 
 @dataclass(frozen=True)
 class SubmissionOptions:
-    """What a submission says about itself."""
+    """How a submission describes itself."""
 
     label: str = "logpolar"  # lowercase letters, digits, "-", "." and "_"
     keypoint: str = "sift"  # the same but "_"
@@ -58,19 +68,19 @@ class SubmissionOptions:
     authors: str = ""
     email: str = ""
     description: str = ""
-    ratio: float = 0.9  # where the benchmark is to match
+    ratio: float = 0.9  # used where the benchmark does the matching
     threshold: float = 0.5  # largest error of an inlier in pixels, for DEGENSAC in the stereo task
 
     def __post_init__(self) -> None:
-        for name, pattern in (("label", _JSON_LABEL), ("keypoint", _LABEL), ("descriptor", _LABEL)):
-            if not pattern.fullmatch(getattr(self, name)):
-                raise ValueError(f"{name} {getattr(self, name)!r} must be made of {_allowed(pattern)}")
+        rules = {"label": _JSON_LABEL, "keypoint": _LABEL, "descriptor": _LABEL}
+        for problem in _broken(vars(self), rules):
+            raise ValueError(problem)
         if not 0 < self.ratio <= 1 or not self.threshold > 0:
             raise ValueError("ratio must lie in (0, 1], threshold above 0")
 
 
 def make_method(options: SubmissionOptions, dataset: str, num_keypoints: int, custom_matches: bool) -> dict[str, Any]:
-    """A method of config.json for one dataset, both tasks."""
+    """A method of config.json for both tasks of a dataset."""
     matching: dict[str, Any] = {"use_custom_matches": True, "custom_matches_name": "logpolar"}
     if not custom_matches:
         matching = {"use_custom_matches": False, "matcher": _matcher(options), "outlier_filter": {"method": "none"}}
@@ -114,7 +124,7 @@ def _matcher(options: SubmissionOptions) -> dict[str, Any]:
 
 
 def check_config(methods: Any) -> Iterator[str]:
-    """What is wrong with the content of config.json, one line each."""
+    """Problems of the content of config.json, one line each."""
     if not isinstance(methods, list) or not methods:
         yield "must be a list of methods, at least one"
         return
@@ -122,35 +132,26 @@ def check_config(methods: Any) -> Iterator[str]:
         if not isinstance(method, Mapping):
             yield f"method {number} is not an object"
             continue
-        for problem in (*_check_metadata(method), *_check_common(method), *_check_tasks(method)):
+        for problem in (*_check_sections(method), *_check_tasks(method)):
             yield f"method {number}: {problem}"
 
 
-def _check_metadata(method: Mapping[str, Any]) -> Iterator[str]:
-    metadata = method.get("metadata")
-    if not isinstance(metadata, Mapping):
-        yield "has no metadata"
-        return
-    for key, kind in _METADATA.items():
-        if not isinstance(metadata.get(key), kind):
-            yield f"metadata.{key} is missing, or is not {'true or false' if kind is bool else 'text'}"
+def _check_sections(method: Mapping[str, Any]) -> Iterator[str]:
+    for section, rules in _RULES.items():
+        if isinstance(method.get(section), Mapping):
+            yield from (f"{section}.{problem}" for problem in _broken(method[section], rules))
+        else:
+            yield f"has no {section}"
 
 
-def _check_common(method: Mapping[str, Any]) -> Iterator[str]:
-    common = method.get("config_common")
-    if not isinstance(common, Mapping):
-        yield "has no config_common"
-        return
-    for key, pattern in (("json_label", _JSON_LABEL), ("keypoint", _LABEL), ("descriptor", _LABEL)):
-        if not isinstance(common.get(key), str) or not pattern.fullmatch(common[key]):
-            yield f"config_common.{key} must be made of {_allowed(pattern)}, not {common.get(key)!r}"
-    count = common.get("num_keypoints")
-    if not isinstance(count, int) or isinstance(count, bool) or not 1 < count <= MAX_KEYPOINTS:
-        yield f"config_common.num_keypoints must be a number from 2 to {MAX_KEYPOINTS}, not {count!r}"
+def _broken(table: Mapping[str, Any], rules: Mapping[str, Rule]) -> Iterator[str]:
+    for key, (allowed, words) in rules.items():
+        if not allowed(table.get(key)):
+            yield f"{key} must be {words}, not {table.get(key)!r}"
 
 
 def task_configs(method: Mapping[str, Any]) -> dict[tuple[str, str], Mapping[str, Any]]:
-    """Configs that are not empty, by (dataset, task)."""
+    """Non-empty configs by (dataset, task)."""
     found = {}
     for key, value in method.items():
         parts = re.fullmatch(rf"config_(.+)_({'|'.join((*TASKS, 'relocalization'))})", key)
@@ -170,18 +171,12 @@ def _check_tasks(method: Mapping[str, Any]) -> Iterator[str]:
 
 def _check_task(task: str, config: Mapping[str, Any]) -> Iterator[str]:
     custom = config.get("use_custom_matches")
-    if not isinstance(custom, bool):
-        yield "use_custom_matches must be true or false"
-        return
-    if custom:
-        for key in ("matcher", "outlier_filter"):
-            if key in config:
-                yield f"has a {key} beside use_custom_matches"
-        name = config.get("custom_matches_name")
-        if not isinstance(name, str) or not _LABEL.fullmatch(name):
-            yield f"custom_matches_name must be made of {_allowed(_LABEL)}, not {name!r}"
-    else:
-        yield from (f"has no {key}" for key in ("matcher", "outlier_filter") if key not in config)
+    yield from _broken(config, {"use_custom_matches": _FLAG, **({"custom_matches_name": _LABEL} if custom else {})})
+    for key in ("matcher", "outlier_filter"):
+        if custom and key in config:
+            yield f"has a {key} beside use_custom_matches"
+        if not custom and key not in config:
+            yield f"has no {key}"
     if task == "stereo":
         yield from _check_geometry(config.get("geom"))
 
@@ -196,7 +191,3 @@ def _check_geometry(geometry: Any) -> Iterator[str]:
         yield f"geom {method} needs {key}"
     for key in sorted(given - needed):
         yield f"geom {method} takes no {key}"
-
-
-def _allowed(pattern: re.Pattern[str]) -> str:
-    return "lowercase letters, digits, '-', '.'" + (" and '_'" if pattern is _JSON_LABEL else "")

@@ -1,4 +1,4 @@
-"""Feature and match files into a submission to the Image Matching Challenge.
+"""Export of feature and match files as a submission to the Image Matching Challenge.
 
     SUBMISSION/config.json
     SUBMISSION/<dataset>/<scene>/keypoints.h5     <image>: (N, 2) float32, the centre of the top-left pixel is (0, 0)
@@ -41,11 +41,11 @@ def export_submission(
     options: SubmissionOptions | None = None,
     overwrite: bool = False,
 ) -> Path:
-    """Add a scene to the submission in the folder ``output``, made if need be; the scene's folder.
+    """Add a scene to the submission in the folder ``output``, created if missing; returns the scene's folder.
 
     With a match file, which must have every pair, the benchmark uses these matches and estimates the geometry; without,
-    it matches the descriptors itself. The scenes of a submission share one config: other labels are refused. The scene
-    is written whole or not at all.
+    it matches the descriptors itself. All scenes of a submission share one config: other labels are refused. The scene
+    is written atomically.
     """
     options, output = options or SubmissionOptions(), Path(output)
     for what, name in (("dataset", dataset), ("scene", scene)):
@@ -53,7 +53,7 @@ def export_submission(
             raise LogpolarError(f"'{name}' cannot be the name of a {what}")
     place = output / dataset / scene
     if place.exists() and not overwrite:
-        raise LogpolarError(f"{place}: exists already; overwrite it or choose another scene")
+        raise LogpolarError(f"{place}: already exists; overwrite it or choose another scene")
     with open_features(features) as file:
         keys = image_keys(file.names(), file.path)
         counts = {name: file.count(name) for name in keys}
@@ -78,7 +78,7 @@ def export_submission(
 
 
 def image_keys(names: Iterable[str], path: Path) -> dict[str, str]:
-    """The benchmark's name of each image; raises if two share one."""
+    """The benchmark's name of each image; raises if it is not unique."""
     keys: dict[str, str] = {}
     owners: dict[str, str] = {}
     for name in names:
@@ -113,14 +113,14 @@ def _make_folder(output: Path) -> None:
 
 
 def _merged(path: Path, method: dict[str, Any]) -> list[dict[str, Any]]:
-    """config.json with this method: scenes that came before must have been made the same way."""
+    """config.json with this method; raises if earlier scenes were made differently."""
     if not path.exists():
         return [method]
     try:
         (before,) = json.loads(path.read_text())
         common = dict(before["config_common"])
     except (ValueError, TypeError, KeyError) as error:
-        raise StorageError(f"{path}: not a config that this command has written") from error
+        raise StorageError(f"{path}: not written by this command") from error
     wanted = method["config_common"]
     count = max(wanted["num_keypoints"], common["num_keypoints"])
     for key in ("json_label", "keypoint", "descriptor"):
