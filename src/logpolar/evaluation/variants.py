@@ -31,7 +31,7 @@ def calibration_images(
     per_file = max(_MAX_IMAGES // len(sources), 1)
     for path in (Path(each) for each in sources if each not in photos):
         with CorrespondenceFile(path) as file:
-            used = [number for number, image in enumerate(file.images) if image.part == "train"]
+            used = [number for number, image in enumerate(file.images) if image.split == "train"]
             for number in random.permutation(used)[:per_file].tolist():
                 yield to_gray(file.read_image(number)), file.read_keypoints(number)
     if photos:
