@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -45,7 +46,7 @@ def test_help_imports_nothing_heavy():
 
 def test_help_lists_the_commands_in_the_order_of_use():
     output = CliRunner().invoke(main, ["-h"]).output
-    listed = [line.split()[0] for line in output.partition("Commands:")[2].splitlines() if line.strip()]
+    listed = re.findall(r"(?m)^  (\S+)", output.partition("Commands:")[2])
     assert listed == list(main.commands)
     assert listed[:3] == ["demo", "match", "extract"]
 
