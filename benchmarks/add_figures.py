@@ -10,15 +10,16 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from logpolar.models import load_model, save_model
-from logpolar.models.variants import with_figures
+from logpolar.models import load_model
+from logpolar.models.export import save_model
+from logpolar.models.quantisation import add_figures
 
 
 def main() -> None:
     path, name, figures = Path(sys.argv[1]), sys.argv[2], json.loads(Path(sys.argv[3]).read_text())
     model = load_model(path)
     if model.card.variant:
-        with_figures(path, {name: figures})
+        add_figures(path, {name: figures})
         return
     save_model(path, model.network(), replace(model.card, figures={**model.card.figures, name: figures}))
 

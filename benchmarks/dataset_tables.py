@@ -25,7 +25,7 @@ def describe(path: Path) -> dict[str, object]:
             "median_per_pair": float(np.median(per_pair)),
             "megabytes": round(path.stat().st_size / 1e6, 1),
             "mismatch_quantiles": {str(q): round(v, 2) for q, v in statistics.quantiles().items()},
-            "share_above_2x": round(statistics.share_above(2), 4),
+            "share_above_2x": round(statistics.fraction_above(2), 4),
             "image_pairs_rejected": file.summary.get("image_pairs_rejected", {}),
             "keypoints_rejected": statistics.rejects,
             "seed": file.settings["split"]["seed"],

@@ -37,7 +37,7 @@ Found = dict[str, Any]
 RENAMED = {
     "--part": "--split",
     "--shrink": "--downscale",
-    "--turn": "--rotation",
+    "--turn": "--rotate",
     "--turns": "--rotations",
     "--max-turn": "--max-rotation",
 }

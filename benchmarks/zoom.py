@@ -2,7 +2,7 @@
 
 python benchmarks/zoom.py FOLDER --part test -d logpolar-96 -d rootsift -d tfeat:tfeat-liberty.params -o zoom.json
 
-FOLDER holds correspondence files of scenes (``logpolar dataset colmap --shrink 3 --distractors 8000``), by any name:
+FOLDER holds correspondence files of scenes (``logpolar dataset colmap --downscale 3 --distractors 8000``), by any name:
 what was done to the second images stands in the file. For each descriptor and each alteration:
 
     rank1   fraction of correspondences whose nearest neighbour is correct; negatives are all other keypoints of the

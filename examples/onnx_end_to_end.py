@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime
 
 from logpolar import Extractor, Keypoints, load_model
-from logpolar.models.onnx_files import end_to_end_file
+from logpolar.models.export import end_to_end_file
 from logpolar.viewing.demo import demo_pair
 
 photo = cv2.cvtColor(demo_pair().first, cv2.COLOR_BGR2GRAY)

@@ -26,10 +26,10 @@ def make_keypoints(count: int, seed: int = 0) -> Keypoints:
     )
 
 
-def make_image(name: str, count: int = 20, part: str = "train", seed: int = 0, **more) -> ImageRecord:
+def make_image(name: str, count: int = 20, split: str = "train", seed: int = 0, **more) -> ImageRecord:
     pixels = np.random.default_rng(seed).integers(0, 256, (30 + seed, 40), np.uint8)
     size = pixels.shape[1], pixels.shape[0]
-    return ImageRecord(name, part, size, make_keypoints(count, seed), encode_gray(pixels, 100), **more)
+    return ImageRecord(name, split, size, make_keypoints(count, seed), encode_gray(pixels, 100), **more)
 
 
 def make_pair(first: ImageRecord, second: ImageRecord, count: int = 7, seed: int = 0, **rejects: int) -> PairRecord:

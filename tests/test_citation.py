@@ -32,4 +32,5 @@ def test_the_paper(citation):
 
 
 def test_the_version_has_an_entry_in_the_changelog():
-    assert logpolar.__version__ in (ROOT / "CHANGELOG.md").read_text()
+    release = logpolar.__version__.split(".dev")[0]
+    assert f"\n## [{release}]" in (ROOT / "CHANGELOG.md").read_text()

@@ -37,6 +37,7 @@ NOT_RUN = {
     ".ci/run": "runs the tests, and what stands around them",
     "ruff": "part of .ci/run",
     "mypy": "part of .ci/run",
+    "lint-imports": "part of .ci/run",
     "mkdocs": "part of .ci/run",
     "colmap mapper": "COLMAP's own program, no part of pycolmap, which the same page runs",
     "logpolar extract photos/ -o gpu.h5 --device cuda": "needs a GPU",
@@ -47,7 +48,7 @@ NOT_RUN = {
 STAND_INS = {"logpolar train my.toml -o my-model": ("trial", "my-model")}
 """Folders that are copied in the place of a command that is not run, for those that follow it."""
 
-LANGUAGES = {"sh", "python", "toml", "text"}
+LANGUAGES = {"sh", "python", "toml", "text", "mermaid"}
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +74,7 @@ def test_all_blocks_of_a_page_run(page, inputs, tmp_path, monkeypatch, capsys):
         elif block.language == "toml":
             Path("my.toml").write_text(block.text)
             assert read_config(Path("my.toml")).name
-        else:
+        elif block.language == "text":
             assert_prints(block.text, printed)
 
 

@@ -12,7 +12,7 @@ import torch
 
 from logpolar.datasets.homographies import build_photos
 from logpolar.datasets.options import CorrespondenceRules, KeypointRules, PhotoOptions, SplitRules, ViewOptions
-from logpolar.models import onnx_export
+from logpolar.models import export
 from logpolar.training import run
 
 VIEW = ViewOptions(
@@ -66,7 +66,7 @@ def build_set(photo: np.ndarray, folder: Path) -> None:
 
 def without_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the ONNX graphs, which take longer than everything else."""
-    monkeypatch.setattr(onnx_export, "export_graph", lambda network: b"no graph")
+    monkeypatch.setattr(export, "export_graph", lambda network: b"no graph")
     monkeypatch.setattr(run, "network_file", lambda model: b"no graph")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import field, fields
 from typing import Any, Literal, TypeAlias
 
-VERSION = "0.1.0"
+VERSION = "0.2.0.dev0"
 
 DEFAULT_MODEL = "logpolar-96"
 

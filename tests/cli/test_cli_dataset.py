@@ -53,14 +53,14 @@ class TestColmap:
             assert file.settings == other.settings
 
     def test_second_images_can_be_altered(self, places, tmp_path):
-        result = run("colmap", places / "one", "-o", tmp_path / "out.h5", *SCENE, "--shrink", 1.5, "--turn", -90)
+        result = run("colmap", places / "one", "-o", tmp_path / "out.h5", *SCENE, "--downscale", 1.5, "--rotate", -90)
         assert (result.exit_code, result.stderr) == (0, "")
         with CorrespondenceFile(tmp_path / "out.h5") as file:
             assert file.settings["second"] == {"shrink": 1.5, "turn": -90.0}
             seconds = {file.images[image].name.partition("@")[2] for image in file.pair_images[:, 1]}
         assert seconds == {"shrunk-1.5-turned--90"}
 
-    @pytest.mark.parametrize(("option", "value"), [("--shrink", 0.9), ("--turn", 181), ("--turn", -181)])
+    @pytest.mark.parametrize(("option", "value"), [("--downscale", 0.9), ("--rotate", 181), ("--rotate", -181)])
     def test_alterations_out_of_range(self, places, tmp_path, option, value):
         result = run("colmap", places / "one", "-o", tmp_path / "out.h5", *SCENE, option, value)
         assert result.exit_code == 2
@@ -170,7 +170,7 @@ class TestBadWorkspaces:
             (lambda place: shutil.rmtree(place / "images"), ["scene", "only 0 of the 4 images", IMAGES[0]]),
             (lambda place: shutil.rmtree(place / "stereo"), ["scene", "only 0 of the 4 images", "patch_match_stereo"]),
             (spoil_depth, ["only 0 of the 4 images", "depth_maps", "truncated"]),
-            (spoil_images, ["scene", "no two images that can be used", IMAGES[0]]),
+            (spoil_images, ["scene", "no two usable images", IMAGES[0]]),
         ],
         ids=["missing", "a file", "no model", "damaged model", "no images", "no depth", "damaged depth", "bad images"],
     )

@@ -155,7 +155,7 @@ class TestRealProcesses:
     ):
         path, settings = COMMANDS[command]
         output, moment = tmp_path / "out.h5", random.Random(7)
-        for attempt, additions in enumerate((2, 3, 2)):
+        for attempt, additions in enumerate((2, 3)):
             before = identity(output)
             with started(command, places / path, "-o", output, *settings) as process:
                 for _ in range(additions):

@@ -91,7 +91,7 @@ class TestResult:
             main, ["dataset", "colmap", str(workspace), "-o", str(tmp_path / "out.h5"), "--jobs", "1"]
         )
         assert "6 images" in built.stdout
-        assert_one_error(built, "out.h5", "not a single correspondence")  # the same depth everywhere is no surface
+        assert_one_error(built, "out.h5", "no correspondence was found")  # the same depth everywhere is no surface
 
 
 class TestOptions:

@@ -30,8 +30,8 @@ class TestShow:
         assert ["images", "4"] in lines
         assert ["pairs", "with", "correspondences", str(counts["pairs_with_correspondences"])] in lines
         assert ["correspondences", str(counts["correspondences"])] in lines
-        assert ["pairs", "to", "train", "6"] in lines
-        assert ["pairs", "to", "test", "0"] in lines
+        assert ["pairs", "of", "train", "6"] in lines
+        assert ["pairs", "of", "test", "0"] in lines
         causes = [line[1:] for line in lines if line[0] == "keypoints:"]
         assert causes == [[*cause.split(), str(count)] for cause, count in rejects.items() if count]
         assert len(causes) > 3
@@ -39,7 +39,7 @@ class TestShow:
 
     def test_how_scales_disagree(self, tmp_path):
         result = run("show", make_file(tmp_path / "f.h5", [1, 1, 3]))
-        assert "scales disagree by: 50 %: 1.00x, 90 %: 2.60x, 95 %: 2.80x, 99 %: 2.96x; above 2x: 33.33 %" in (
+        assert "scale mismatch: 50 %: 1.00x, 90 %: 2.60x, 95 %: 2.80x, 99 %: 2.96x; above 2x: 33.33 %" in (
             result.stdout
         )
         assert "left out: c.png: not an image" in result.stdout
@@ -53,7 +53,7 @@ class TestShow:
     def test_nothing_found(self, tmp_path):
         result = run("show", make_empty(tmp_path / "f.h5"))
         assert (result.exit_code, result.stderr) == (0, "")
-        assert "scales disagree by: nothing found" in result.stdout
+        assert "scale mismatch: none" in result.stdout
         assert_one_error(run("show", tmp_path / "f.h5", "-o", tmp_path / "out"), "f.h5", NOTHING_FOUND)
         assert [path.name for path in tmp_path.iterdir()] == ["f.h5"]
 
@@ -92,7 +92,7 @@ class TestPictures:
             assert run("show", photo_file, "-o", tmp_path, *options).exit_code == 0
             return cv2.imread(str(tmp_path / "pairs.jpg"))
 
-        one, two, validation = pages("--count", 1), pages("--count", 2), pages("--part", "validation")
+        one, two, validation = pages("--count", 1), pages("--count", 2), pages("--split", "validation")
         assert two.shape[1] == validation.shape[1] == 2 * one.shape[1] + 8  # a third would be in a second row
         assert pages("--count", 3).shape[0] > 1.5 * two.shape[0]
         first, again, other = pages(), pages("--seed", 0), pages("--seed", 1)
@@ -100,7 +100,7 @@ class TestPictures:
         assert first.shape != other.shape or (first != other).any()
 
     def test_of_a_part_without_pairs(self, scene_file, tmp_path):
-        assert_one_error(run("show", scene_file, "-o", tmp_path / "out", "--part", "test"), NOTHING_FOUND)
+        assert_one_error(run("show", scene_file, "-o", tmp_path / "out", "--split", "test"), NOTHING_FOUND)
         assert list(tmp_path.iterdir()) == []
 
     def test_where_all_scales_disagree_a_little(self, tmp_path):

@@ -18,8 +18,8 @@ from dataset_commands import make_empty, make_file
 from helpers import assert_one_error, assert_picture
 from logpolar.cli import main
 from logpolar.evaluation.descriptors import registry as opening
-from logpolar.models import save_model
 from logpolar.models.cards import ModelCard, NetworkOptions
+from logpolar.models.export import save_model
 from logpolar.models.network import DescriptorNetwork
 from logpolar.sampling import LogPolar
 

@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 from click.testing import CliRunner
 
-import logpolar.models.onnx_files
+import logpolar.models.export
 from helpers import assert_one_error
 from logpolar.cli import main
 from logpolar.models import load_model
@@ -61,11 +61,11 @@ class TestRefused:
 
     def test_without_the_extra(self, tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, "onnx", None)
-        monkeypatch.delitem(sys.modules, "logpolar.models.onnx_files")
+        monkeypatch.delitem(sys.modules, "logpolar.models.export")
         assert_one_error(export("logpolar-96", "-o", tmp_path / "a.onnx"), "logpolar[onnx]")
         assert not list(tmp_path.iterdir())
 
     def test_a_file_that_differs_is_not_written(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(logpolar.models.onnx_files, "largest_difference", lambda *_: float("nan"))
+        monkeypatch.setattr(logpolar.models.export, "largest_difference", lambda *_: float("nan"))
         assert_one_error(export("logpolar-96", "-o", tmp_path / "a.onnx"), "nothing was written")
         assert not list(tmp_path.iterdir())

@@ -17,8 +17,9 @@ from helpers import assert_one_error
 from logpolar.cli import main
 from logpolar.features.extractor import Extractor
 from logpolar.features.files import FeatureFile, FeatureWriter
-from logpolar.models import load_model, save_variant
+from logpolar.models import load_model
 from logpolar.models.cards import Variant
+from logpolar.models.files import save_variant
 from logpolar.models.runtimes.base import check_patches
 from logpolar.models.runtimes.onnxruntime_cpu import OnnxruntimeDescriber
 

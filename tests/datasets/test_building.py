@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from logpolar.datasets.building import in_batches, read_report, sift, split_images, with_progress
+from logpolar.datasets.building import in_batches, read_report, sift, split_images, work_through
 from logpolar.datasets.options import KeypointRules, SplitRules
 from logpolar.datasets.writing import CorrespondenceWriter, ImageRecord
 from logpolar.errors import StorageError
@@ -104,16 +104,20 @@ class TestBatches:
         assert tried == [[0, 1, 2]]
 
 
-class TestProgress:
-    def test_items_come_through(self):
-        assert list(with_progress(iter("abc"), "letter", 5, 2, show=False)) == ["a", "b", "c"]
+def double(number: int) -> int:
+    return 2 * number
 
-    def test_is_for_terminals_and_for_those_who_ask(self, capsys, monkeypatch):
-        list(with_progress(range(3), "image", 5, 2, show=True))
+
+class TestWork:
+    def test_results_come_with_their_tasks(self):
+        assert list(work_through(double, [1, 2], "number", 5, 1, progress=False)) == [(1, 2), (2, 4)]
+
+    def test_the_bar_is_for_terminals_and_for_those_who_ask(self, capsys, monkeypatch):
+        list(work_through(double, [1, 2, 3], "image", 5, 1, progress=True))
         monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-        list(with_progress(range(3), "image", 5, 2, show=False))
+        list(work_through(double, [1, 2, 3], "image", 5, 1, progress=False))
         assert capsys.readouterr() == ("", "")
-        list(with_progress(range(3), "image", 5, 2, show=True))
+        list(work_through(double, [1, 2, 3], "image", 5, 1, progress=True))
         bar = capsys.readouterr().err
         assert "image" in bar
         assert "2/5" in bar

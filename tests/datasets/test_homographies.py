@@ -75,7 +75,7 @@ class TestViews:
 
     def test_backdrop_shows_past_the_edge(self, pixels, same_light):
         photo, backdrop = np.maximum(pixels[:200, :200], 1), np.zeros((50, 60), np.uint8)
-        options = replace(OPTIONS, max_zoom=1.0001, max_turn=180.0)
+        options = replace(OPTIONS, max_zoom=1.0001, max_rotation=180.0)
         views = [make_view_pair(photo, backdrop, options, np.random.default_rng(seed)).second for seed in range(4)]
         assert any((view == 0).mean() > 0.05 for view in views)
         bright = [make_view_pair(photo, backdrop + 255, options, np.random.default_rng(s)).second for s in range(4)]
@@ -96,7 +96,7 @@ class TestViews:
         assert 1.2 < max(zooms) <= 1.5
 
     def test_without_changes_only_a_shift_is_left(self, pixels):
-        options = replace(OPTIONS, max_zoom=1.0, max_tilt=0.0, max_turn=1e-6)
+        options = replace(OPTIONS, max_zoom=1.0, max_tilt=0.0, max_rotation=1e-6)
         pair = make_view_pair(pixels, pixels, options, np.random.default_rng(0))
         matrix = pair.homography / pair.homography[2, 2]
         np.testing.assert_allclose(matrix[:2, :2], np.eye(2), atol=1e-4)
@@ -106,7 +106,7 @@ class TestViews:
     def test_turns_up_to_the_limit(self, pixels):
         turns = []
         for seed in range(20):
-            options = replace(OPTIONS, max_tilt=0.0, max_turn=30.0, keypoints=KeypointRules(max_keypoints=1))
+            options = replace(OPTIONS, max_tilt=0.0, max_rotation=30.0, keypoints=KeypointRules(max_keypoints=1))
             matrix = make_view_pair(pixels[:200, :200], pixels, options, np.random.default_rng(seed)).homography
             turns.append(np.degrees(np.arctan2(matrix[1, 0], matrix[0, 0])))
         assert 15 < np.abs(turns).max() <= 30.01
@@ -194,7 +194,7 @@ class TestPhotoPairs:
 
 def test_views_need_not_turn(photo):
     gray = cv2.cvtColor(photo, cv2.COLOR_BGR2GRAY)
-    options = ViewOptions(max_turn=0, max_tilt=0, max_zoom=1)
+    options = ViewOptions(max_rotation=0, max_tilt=0, max_zoom=1)
     for seed in range(4):
         pair = make_view_pair(gray, gray, options, np.random.default_rng(seed))
         np.testing.assert_allclose(pair.homography[:2, :2], np.eye(2), atol=1e-6)

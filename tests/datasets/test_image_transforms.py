@@ -1,4 +1,4 @@
-"""Scenes whose second images are reduced or turned, against the exact truth of a synthetic world."""
+"""Scenes whose second images are downscaled or rotated, against the exact truth of a synthetic world."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from helpers import assert_same_content, content_of
 from logpolar.datasets.files import CorrespondenceFile
-from logpolar.datasets.image_transforms import Alteration, altered_name
+from logpolar.datasets.image_transforms import ImageTransform, transformed_name
 from logpolar.datasets.options import DepthRules, ImageRules, SecondViewRules
 from logpolar.datasets.scenes import build_scene
 from logpolar.datasets.views import PreparedView, ViewTask, prepare_view
@@ -20,24 +20,22 @@ from scene_truth import NAMES, OPTIONS, ROUNDING, SIZE, SMALL, predict, stop_aft
 from synthetic_world import World
 
 KINDS = {
-    "shrink 3": SecondViewRules(shrink=3),
-    "turn 30": SecondViewRules(turn=30),
-    "turn -75": SecondViewRules(turn=-75),
-    "turn 90": SecondViewRules(turn=90),
-    "turn 180": SecondViewRules(turn=180),
-    "both": SecondViewRules(shrink=1.7, turn=-120),
+    "downscale 3": SecondViewRules(downscale=3),
+    "rotate -75": SecondViewRules(rotate=-75),
+    "rotate 90": SecondViewRules(rotate=90),
+    "both": SecondViewRules(downscale=1.7, rotate=-120),
 }
-SHRUNK = {1: (320, 240), 1.7: (188, 141), 3: (107, 80)}
+DOWNSCALED = {1: (320, 240), 1.7: (188, 141), 3: (107, 80)}
 """Sizes of an image of 320 x 240 px that is reduced by a factor."""
 
-LEAST = {"shrink 3": 150, "both": 500}
+LEAST = {"downscale 3": 150, "both": 500}
 """Correspondences; 1000 where nothing is said."""
 
 
 def place_by_hand(xy: np.ndarray, size: tuple[int, int], rules: SecondViewRules) -> np.ndarray:
     """Where pixels (N, 2) of an image of 320 x 240 lie in an altered copy of ``size``: about the centres of both."""
-    radians = np.radians(rules.turn)
-    from_centre = (xy - (np.array(SIZE) - 1) / 2) * SHRUNK[rules.shrink] / SIZE
+    radians = np.radians(rules.rotate)
+    from_centre = (xy - (np.array(SIZE) - 1) / 2) * DOWNSCALED[rules.downscale] / SIZE
     x, y = from_centre.T
     turned = np.stack([x * np.cos(radians) - y * np.sin(radians), x * np.sin(radians) + y * np.cos(radians)], axis=1)
     return turned + (np.array(size) - 1) / 2
@@ -57,9 +55,9 @@ class Truth:
 
 def judge_altered(world: World, path: Path, rules: SecondViewRules) -> Truth:
     columns = []
-    radians = np.radians(rules.turn)
+    radians = np.radians(rules.rotate)
     rotation = np.array([[np.cos(radians), -np.sin(radians)], [np.sin(radians), np.cos(radians)]])
-    linear = rotation * SHRUNK[rules.shrink] / SIZE
+    linear = rotation * DOWNSCALED[rules.downscale] / SIZE
     with CorrespondenceFile(path) as file:
         for number, (first, second) in enumerate(file.pair_images.tolist()):
             here = world.cameras[NAMES.index(file.images[first].name)]
@@ -126,7 +124,7 @@ class TestTruth:
                     continue
                 depth, camera = file.read_depths(image), world.cameras[NAMES.index(name)]
                 known = np.isfinite(depth)
-                inverse = np.linalg.inv(Alteration.of(*SIZE, KINDS[kind]).place)
+                inverse = np.linalg.inv(ImageTransform.of(*SIZE, KINDS[kind]).matrix)
                 back = file.read_keypoints(image).xy.astype(float)[known] @ inverse[:2, :2].T + inverse[:2, 2]
                 error = np.abs(depth[known] / world.cast(camera, back)[0] - 1)
                 assert known.sum() > 20
@@ -139,7 +137,7 @@ class TestTruth:
         view = read_workspace(workspace).views[1]
         assert not isinstance(prepare_view(ViewTask(view, "train", [], options, "", tmp_path / "view.npz", True)), str)
         made = PreparedView.load(tmp_path / "view.npz")
-        inverse = np.linalg.inv(Alteration.of(*SIZE, KINDS[kind]).place)
+        inverse = np.linalg.inv(ImageTransform.of(*SIZE, KINDS[kind]).matrix)
         known = np.flatnonzero(made.planes.known)
         slopes = np.linalg.norm(made.planes.slope[known], axis=1) / made.planes.inverse_depth[known]
         assert np.median(slopes) > 0.001
@@ -170,7 +168,7 @@ class TestFile:
     @classmethod
     def shrunk(cls, small, tmp_path_factory) -> Path:
         path = tmp_path_factory.mktemp("shrunk") / "scene.h5"
-        build_scene(small, path, replace(SMALL, second=SecondViewRules(shrink=1.5)))
+        build_scene(small, path, replace(SMALL, second=SecondViewRules(downscale=1.5)))
         return path
 
     def test_pairs_are_those_of_the_scene_with_the_second_altered(self, shrunk, small_built):
@@ -206,7 +204,7 @@ class TestFile:
 
     @pytest.mark.parametrize(("step", "count"), [("prepare_view", 2), ("link_views", 3)])
     def test_a_stopped_run_is_continued(self, small, shrunk, tmp_path, monkeypatch, step, count):
-        options = replace(SMALL, second=SecondViewRules(shrink=1.5))
+        options = replace(SMALL, second=SecondViewRules(downscale=1.5))
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             stop_after(patch, step, count)
             build_scene(small, tmp_path / "scene.h5", options)
@@ -218,7 +216,7 @@ class TestFile:
     def test_altered_copies_are_inside_the_file_to_the_pixel(self, small, small_world, tmp_path, embed):
         """Turned by 90 degrees clockwise, the top left pixel is at the top right."""
         rules = ImageRules(embed=embed, quality=100)
-        options = replace(SMALL, images=rules, second=SecondViewRules(turn=90))
+        options = replace(SMALL, images=rules, second=SecondViewRules(rotate=90))
         build_scene(small, tmp_path / "scene.h5", options)
         with CorrespondenceFile(tmp_path / "scene.h5") as file:
             for image, entry in enumerate(file.images):
@@ -228,7 +226,7 @@ class TestFile:
                 np.testing.assert_array_equal(file.read_image(image), expected)
 
     def test_depth_pictures_are_altered_too(self, small, small_world, tmp_path):
-        options = replace(SMALL, depth=DepthRules(min_views=0), second=SecondViewRules(turn=90))
+        options = replace(SMALL, depth=DepthRules(min_views=0), second=SecondViewRules(rotate=90))
         build_scene(small, tmp_path / "scene.h5", options)
         with CorrespondenceFile(tmp_path / "scene.h5") as file:
             for image, entry in enumerate(file.images):
@@ -242,55 +240,55 @@ class TestFile:
             assert [file.read_camera(image) for image in range(3)] == [None] * 3
 
 
-class TestAlteration:
+class TestImageTransform:
     @pytest.mark.parametrize("turn", [90, 180, -90, -180])
     def test_quarter_turns_are_permutations(self, turn):
         """And every pixel goes where ``place`` says."""
         image = np.random.default_rng(0).random((5, 8)).astype(np.float32)
-        alteration = Alteration.of(8, 5, SecondViewRules(turn=turn))
-        copy = alteration.image(image)
-        assert copy.shape == alteration.size[::-1]
+        transform = ImageTransform.of(8, 5, SecondViewRules(rotate=turn))
+        copy = transform.image(image)
+        assert copy.shape == transform.size[::-1]
         for y in range(5):
             for x in range(8):
-                column, row, _ = alteration.place @ (x, y, 1)
+                column, row, _ = transform.matrix @ (x, y, 1)
                 assert copy[round(row), round(column)] == image[y, x]
 
     @pytest.mark.parametrize("turn", [30, -75, 1, 179])
     def test_nothing_is_lost_and_the_rest_is_the_mean(self, turn):
         image = np.full((40, 60), 0.5, np.float32)
         image[:20] = 1
-        alteration = Alteration.of(60, 40, SecondViewRules(turn=turn))
-        corners = np.array([(-0.5, -0.5, 1), (59.5, -0.5, 1), (-0.5, 39.5, 1), (59.5, 39.5, 1)]) @ alteration.place.T
+        transform = ImageTransform.of(60, 40, SecondViewRules(rotate=turn))
+        corners = np.array([(-0.5, -0.5, 1), (59.5, -0.5, 1), (-0.5, 39.5, 1), (59.5, 39.5, 1)]) @ transform.matrix.T
         assert corners[:, :2].min() > -0.5 - 1e-9
-        assert (corners[:, :2].max(axis=0) < np.array(alteration.size) - 0.5 + 1e-9).all()
-        assert (np.ptp(corners[:, :2], axis=0) > np.array(alteration.size) - 1).all()
+        assert (corners[:, :2].max(axis=0) < np.array(transform.size) - 0.5 + 1e-9).all()
+        assert (np.ptp(corners[:, :2], axis=0) > np.array(transform.size) - 1).all()
         if turn in (30, -75):
-            assert alteration.image(image)[0, 0] == pytest.approx(0.75)
-        x, y, _ = alteration.place @ (30, 10, 1)
-        assert alteration.image(image)[round(y), round(x)] == pytest.approx(1, abs=0.01)
+            assert transform.image(image)[0, 0] == pytest.approx(0.75)
+        x, y, _ = transform.matrix @ (30, 10, 1)
+        assert transform.image(image)[round(y), round(x)] == pytest.approx(1, abs=0.01)
 
     def test_clockwise_on_the_screen(self):
         """What points to the right points down, after a quarter turn."""
-        linear = Alteration.of(60, 40, SecondViewRules(turn=90)).linear
+        linear = ImageTransform.of(60, 40, SecondViewRules(rotate=90)).linear
         np.testing.assert_array_equal(linear @ (1, 0), (0, 1))
 
     def test_overshoot_stays_within_the_range(self):
         image = (np.random.default_rng(0).random((40, 60)) > 0.5).astype(np.float32)
-        copy = Alteration.of(60, 40, SecondViewRules(turn=20)).image(image)
+        copy = ImageTransform.of(60, 40, SecondViewRules(rotate=20)).image(image)
         assert copy.min() >= 0
         assert copy.max() <= 1
 
     def test_keypoints_back_by_hand(self):
         """Of a copy of 3 x 4 px: a third along its right edge is a third along the top edge of 8 x 6 px."""
-        alteration = Alteration.of(8, 6, SecondViewRules(shrink=2, turn=90))
-        assert alteration.size == (3, 4)
-        back = alteration.keypoints_back(Keypoints.from_points([[2.5, 1.0]], 3, 30))
+        transform = ImageTransform.of(8, 6, SecondViewRules(downscale=2, rotate=90))
+        assert transform.size == (3, 4)
+        back = transform.keypoints_back(Keypoints.from_points([[2.5, 1.0]], 3, 30))
         np.testing.assert_allclose(back.table, [[2.5, -0.5, 6, 300]], atol=1e-5)
 
     def test_names(self):
-        assert altered_name("a.jpg", SecondViewRules(shrink=3)) == "a.jpg@shrunk-3"
-        assert altered_name("b/a.jpg", SecondViewRules(turn=-45)) == "b/a.jpg@turned--45"
-        assert altered_name("a.jpg", SecondViewRules(2.5, 180)) == "a.jpg@shrunk-2.5-turned-180"
+        assert transformed_name("a.jpg", SecondViewRules(downscale=3)) == "a.jpg@shrunk-3"
+        assert transformed_name("b/a.jpg", SecondViewRules(rotate=-45)) == "b/a.jpg@turned--45"
+        assert transformed_name("a.jpg", SecondViewRules(2.5, 180)) == "a.jpg@shrunk-2.5-turned-180"
 
     def test_a_pixel_is_the_least(self):
-        assert Alteration.of(320, 2, SecondViewRules(shrink=1000)).size == (1, 1)
+        assert ImageTransform.of(320, 2, SecondViewRules(downscale=1000)).size == (1, 1)

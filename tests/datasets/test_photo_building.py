@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import cv2
 import numpy as np
@@ -12,7 +12,7 @@ from logpolar.datasets import homographies
 from logpolar.datasets.building import sift
 from logpolar.datasets.files import CorrespondenceFile
 from logpolar.datasets.homographies import build_photos, make_photo_pair, make_view_pair
-from logpolar.datasets.options import CorrespondenceRules, PhotoOptions, SplitRules, ViewOptions
+from logpolar.datasets.options import CorrespondenceRules, PhotoOptions, SplitRules, ViewOptions, stored_settings
 from logpolar.errors import ImageError, StorageError
 from logpolar.geometry.homography import warp_points, warp_shape, wrap_degrees
 from logpolar.images import to_gray
@@ -98,9 +98,9 @@ class TestBuilding:
             for number, entry in enumerate(file.images):
                 assert entry.size == file.read_image(number).shape[::-1]
 
-    def test_all_views_of_a_photo_are_of_one_part(self, built):
+    def test_all_views_of_a_photo_are_of_one_split(self, built):
         with CorrespondenceFile(built[1]) as file:
-            parts = {name: {entry.part for entry in file.images if entry.name.startswith(name)} for name in NAMES}
+            parts = {name: {entry.split for entry in file.images if entry.name.startswith(name)} for name in NAMES}
             assert sorted(parts.values(), key=str) == [{"train"}, {"train"}, {"validation"}]
             assert len(file.pairs("train")) == 4
             assert len(file.pairs("validation")) == 2
@@ -110,7 +110,7 @@ class TestBuilding:
             assert file.complete
             assert file.settings["source"] == "homographies"
             assert file.settings["views"] == 2
-            assert file.settings.items() >= json.loads(json.dumps(asdict(PHOTO_OPTIONS))).items()
+            assert file.settings.items() >= json.loads(json.dumps(stored_settings(PHOTO_OPTIONS))).items()
             assert file.summary["left_out"] == {}
             assert "opencv" in file.summary["versions"]
 
@@ -209,7 +209,7 @@ class TestBuilding:
         options = replace(PHOTO_OPTIONS, views=1, split=SplitRules(test=True))
         build_photos(named, tmp_path / "test.h5", options)
         with CorrespondenceFile(tmp_path / "test.h5") as file:
-            assert {entry.part for entry in file.images} == {"test"}
+            assert {entry.split for entry in file.images} == {"test"}
             assert file.pairs("test") == [0, 1, 2]
 
     def test_a_photo_without_keypoints_is_in_the_file(self, tmp_path):

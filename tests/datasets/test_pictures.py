@@ -9,7 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from logpolar.datasets import pictures
 from logpolar.datasets.correspondences import Correspondences
 from logpolar.datasets.files import CorrespondenceFile
-from logpolar.datasets.pictures import choose_pairs, draw_depths, draw_pairs, draw_patches, plot_statistics
+from logpolar.datasets.pictures import draw_depths, draw_pairs, draw_patches, plot_statistics, sample_pairs
 from logpolar.datasets.statistics import Statistics
 from logpolar.datasets.writing import CorrespondenceWriter, ImageRecord, PairRecord
 from logpolar.images import encode_gray
@@ -22,12 +22,14 @@ GREEN, RED = [80, 200, 60], [0, 0, 200]
 PATTERNS = LogPolar(inner_radius=0.5), Cartesian()
 
 
-def make_image(name: str, value: int, points=((1, 1),), part="train", depth=None) -> ImageRecord:
+def make_image(name: str, value: int, points=((1, 1),), split="train", depth=None) -> ImageRecord:
     """Of one gray value, so that one can tell it in a picture."""
     pixels = np.full((HEIGHT, WIDTH), value, np.uint8)
     picture = b"" if depth is None else encode_gray(np.array(depth, np.uint8), 100)
     size = pixels.shape[::-1]
-    return ImageRecord(name, part, size, Keypoints.from_points(points), encode_gray(pixels, 100), depth_picture=picture)
+    return ImageRecord(
+        name, split, size, Keypoints.from_points(points), encode_gray(pixels, 100), depth_picture=picture
+    )
 
 
 def make_pair(first: ImageRecord, second: ImageRecord, factors) -> PairRecord:
@@ -64,19 +66,19 @@ class TestChoice:
     @pytest.fixture
     def file(self, open_file):
         """Twelve pairs: every third is empty, the last six are for validation."""
-        images = [make_image(f"{n}", 90, part="train" if n < 2 else "validation") for n in range(4)]
+        images = [make_image(f"{n}", 90, split="train" if n < 2 else "validation") for n in range(4)]
         ends = [images[:2]] * 6 + [images[2:]] * 6
         return open_file(images, [make_pair(*ends[n], [1] * (n % 3 > 0)) for n in range(12)])
 
     def test_is_of_pairs_that_have_something_to_show_each_once(self, file):
-        assert sorted(choose_pairs(file, 100, np.random.default_rng(0))) == [1, 2, 4, 5, 7, 8, 10, 11]
+        assert sorted(sample_pairs(file, 100, np.random.default_rng(0))) == [1, 2, 4, 5, 7, 8, 10, 11]
 
-    def test_is_of_one_part_if_told(self, file):
-        assert sorted(choose_pairs(file, 100, np.random.default_rng(0), "validation")) == [7, 8, 10, 11]
-        assert choose_pairs(file, 100, np.random.default_rng(0), "test") == []
+    def test_is_of_one_split_if_told(self, file):
+        assert sorted(sample_pairs(file, 100, np.random.default_rng(0), "validation")) == [7, 8, 10, 11]
+        assert sample_pairs(file, 100, np.random.default_rng(0), "test") == []
 
     def test_is_left_to_chance(self, file):
-        one, same, other = (choose_pairs(file, 3, np.random.default_rng(seed)) for seed in (0, 0, 1))
+        one, same, other = (sample_pairs(file, 3, np.random.default_rng(seed)) for seed in (0, 0, 1))
         assert len(one) == 3
         assert one == same != other
 

@@ -115,7 +115,7 @@ class TestSplit:
     def test_in_the_file(self, workspace, tmp_path):
         build_scene(workspace, tmp_path / "split.h5", SceneOptions(split=SplitRules(validation=0.5)))
         with CorrespondenceFile(tmp_path / "split.h5") as file:
-            parts = [image.part for image in file.images]
+            parts = [image.split for image in file.images]
             assert sorted(parts) == ["train"] * 3 + ["validation"] * 3
             assert all(parts[first] == parts[second] for first, second in file.pair_images.tolist())
             assert sorted(file.pairs("train") + file.pairs("validation")) == list(range(len(file)))
@@ -126,7 +126,7 @@ class TestSplit:
         options = replace(SMALL, split=SplitRules(validation=0.5, test=True))
         build_scene(small, tmp_path / "test.h5", options)
         with CorrespondenceFile(tmp_path / "test.h5") as file:
-            assert {image.part for image in file.images} == {"test"}
+            assert {image.split for image in file.images} == {"test"}
             assert file.pairs("test") == list(range(len(file)))
             assert file.pairs("train") == file.pairs("validation") == []
 

@@ -41,12 +41,12 @@ class TestQuantiles:
 class TestShare:
     def test_by_hand(self):
         statistics = statistics_of([1, 1.9, 2.1, 0.4, 0.6])
-        assert statistics.share_above(2) == pytest.approx(0.4)
-        assert statistics.share_above(1.5) == pytest.approx(0.8)
-        assert statistics.share_above(5) == 0
+        assert statistics.fraction_above(2) == pytest.approx(0.4)
+        assert statistics.fraction_above(1.5) == pytest.approx(0.8)
+        assert statistics.fraction_above(5) == 0
 
     def test_of_nothing(self):
-        assert NOTHING.share_above(2) == 0
+        assert NOTHING.fraction_above(2) == 0
 
 
 class TestTable:

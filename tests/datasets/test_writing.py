@@ -28,7 +28,7 @@ class TestWriting:
     def test_many_small_additions_make_one_large_one(self, tmp_path):
         """Each comes with the smallest values so far, from which HDF5 counts when it packs a chunk anew."""
         images, pairs = [], []
-        for seed in range(40):
+        for seed in range(15):
             image = make_image(f"{seed}", 5, seed=seed)
             lower = image.keypoints.table - np.float32(20.123 * seed)
             points = Keypoints(lower[:, :2], image.keypoints.size, image.keypoints.angle, image.keypoints.response)

@@ -5,8 +5,9 @@ import json
 import cv2
 import numpy as np
 import pytest
+from PIL import Image as PIL
 
-from logpolar.errors import KeypointError, ModelError
+from logpolar.errors import ImageError, KeypointError, ModelError
 from logpolar.features.extractor import Extractor
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import FeatureDetector, SiftDetector
@@ -17,6 +18,12 @@ from sampling.test_lookups import turn_image, turned_keypoints
 @pytest.fixture(scope="module")
 def extractor() -> Extractor:
     return Extractor("logpolar-96", SiftDetector(max_keypoints=200))
+
+
+@pytest.fixture(scope="module")
+def few() -> Extractor:
+    """Cheaper."""
+    return Extractor("logpolar-96-small", max_keypoints=20)
 
 
 def cosine(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -41,7 +48,8 @@ def test_descriptors_are_the_networks_of_the_models_own_patches(extractor, gray)
 
 def test_keypoints_come_back_in_pixels_of_the_original(photo):
     large = cv2.resize(photo, (1536, 1536), interpolation=cv2.INTER_CUBIC)
-    small, reduced = Extractor(max_size=512).extract(photo), Extractor(max_size=512).extract(large)
+    extractor = Extractor("logpolar-96-small", max_keypoints=500, max_size=512)
+    small, reduced = extractor.extract(photo), extractor.extract(large)
     assert reduced.image_size == (1536, 1536)
     expected = small.keypoints.resized(3, 3)
     distance = np.linalg.norm(expected.xy[:, None] - reduced.keypoints.xy[None], axis=2)
@@ -58,14 +66,14 @@ def test_given_keypoints_are_described_in_their_order(extractor, gray):
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 1024, 1025])
-def test_any_number_of_keypoints(extractor, gray, count):
+def test_any_number_of_keypoints(few, gray, count):
     random = np.random.default_rng(0)
     keypoints = Keypoints.from_points(random.uniform(0, 511, (count, 2)), random.uniform(2, 9, count))
-    features = extractor.extract(gray, keypoints)
+    features = few.extract(gray, keypoints)
     assert features.descriptors.shape == (count, 128)
     np.testing.assert_allclose(np.linalg.norm(features.descriptors, axis=1), 1, atol=1e-5)
     if count:
-        last = extractor.extract(gray, keypoints[count - 1 :])
+        last = few.extract(gray, keypoints[count - 1 :])
         np.testing.assert_allclose(last.descriptors[0], features.descriptors[-1], atol=1e-6)
 
 
@@ -134,3 +142,67 @@ def test_settings_tell_extractors_apart():
 
 def other_detector(gray):
     return Keypoints.empty()
+
+
+class TestInputs:
+    def test_max_keypoints(self, few, photo):
+        assert len(few.extract(photo)) == 20
+        assert few.settings == Extractor("logpolar-96-small", SiftDetector(20)).settings
+        orb = FeatureDetector(cv2.ORB.create(nfeatures=900), max_keypoints=20)
+        assert len(Extractor("logpolar-96-small", orb, max_keypoints=300).extract(photo)) == 300
+
+    @pytest.mark.parametrize(("detector", "count"), [(None, 0), (other_detector, 5)])
+    def test_limits_that_cannot_be(self, detector, count):
+        with pytest.raises(ValueError, match="max_keypoints"):
+            Extractor(detector=detector, max_keypoints=count)
+
+    def test_bare_positions(self, few, gray):
+        points = [[10, 20], [200.5, 30]]
+        expected = few.extract(gray, Keypoints.from_points(points))
+        for given in (points, np.array(points), np.array(points, np.float32)):
+            found = few.extract(gray, given)
+            np.testing.assert_array_equal(found.descriptors, expected.descriptors)
+            assert isinstance(found.keypoints, Keypoints)
+        assert few.extract(gray, np.zeros((0, 2))).descriptors.shape == (0, 128)
+
+    @pytest.mark.parametrize("shape", [(5, 3), (4,), (2, 2, 2)])
+    def test_positions_of_another_shape(self, few, gray, shape):
+        with pytest.raises(KeypointError, match=r"must have shape \(N, 2\), not") as caught:
+            few.extract(gray, np.ones(shape))
+        assert "\n" not in str(caught.value)
+
+    def test_the_order_of_colours(self, few, photo):
+        rgb, points = np.ascontiguousarray(photo[:, :, ::-1]), [[100, 200], [300, 300]]
+        expected = few.extract(photo, points).descriptors
+        np.testing.assert_array_equal(few.extract(rgb, points, color="rgb").descriptors, expected)
+        np.testing.assert_array_equal(few.extract(PIL.fromarray(rgb), points).descriptors, expected)
+        assert np.abs(few.extract(rgb, points).descriptors - expected).max() > 1e-3
+        with pytest.raises(ValueError, match="'bgr' or 'rgb'"):
+            few.extract(rgb, points, color="hsv")
+
+    def test_many(self, few, photo, gray, tmp_path):
+        cv2.imwrite(str(tmp_path / "photo.png"), photo)
+        expected = few.extract(photo).descriptors
+        rgb = PIL.fromarray(np.ascontiguousarray(photo[:, :, ::-1]))
+        paths = [tmp_path / "photo.png", str(tmp_path / "photo.png")]
+        for images in (paths, iter(paths), [photo, photo], np.stack([photo, photo]), [rgb, rgb]):
+            found = list(few.extract_many(images))
+            assert len(found) == 2
+            np.testing.assert_array_equal(found[1].descriptors, expected)
+        assert list(few.extract_many([])) == []
+
+    @pytest.mark.parametrize(
+        ("images", "words"),
+        [
+            (["{path}", np.zeros((9, 9))], "number 1 is an array"),
+            ([np.zeros((9, 9)), "{path}"], "number 1 is a path"),
+            ([np.zeros((9, 9)), None], "number 1 is of type NoneType"),
+            ([3], "number 0 is of type int"),
+            ("photo.png", "several images"),
+        ],
+    )
+    def test_many_of_mixed_types(self, few, photo, tmp_path, images, words):
+        cv2.imwrite(str(tmp_path / "photo.png"), photo)
+        given = [tmp_path / "photo.png" if isinstance(each, str) else each for each in images]
+        with pytest.raises(ImageError, match=words):
+            list(few.extract_many(images if isinstance(images, str) else given))

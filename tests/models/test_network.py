@@ -1,19 +1,12 @@
 from __future__ import annotations
 
-import re
-
 import numpy as np
-import onnx
 import pytest
 import torch
 from torch import nn
 
-from logpolar.models import Model
-from logpolar.models.cards import ModelCard, NetworkOptions, PatchSizeError
+from logpolar.models.cards import NetworkOptions, PatchSizeError
 from logpolar.models.network import DescriptorNetwork, normalize_contrast
-from logpolar.models.onnx_export import export_graph
-from logpolar.models.runtimes.onnxruntime_cpu import OnnxruntimeDescriber
-from logpolar.sampling import LogPolar
 
 
 def make_network(rows: int = 32, columns: int = 32, circular: bool = False, dropout: float = 0.1) -> DescriptorNetwork:
@@ -140,20 +133,6 @@ class TestChannelsAndStrides:
         rolled = trunk(network, patches.roll(4, dims=1))
         torch.testing.assert_close(rolled, trunk(network, patches).roll(1, dims=2), atol=1e-4, rtol=0)
 
-    def test_its_graph_is_the_same_network(self):
-        torch.manual_seed(0)
-        network = DescriptorNetwork(SMALL)
-        network(random_patches(16, 16, 24))  # moves the statistics of the batch normalisation
-        network.eval()
-        weights = {
-            name: values.numpy() for name, values in network.state_dict().items() if not name.endswith("tracked")
-        }
-        model = Model(ModelCard("test", "", LogPolar(rows=16, columns=24), SMALL), weights, export_graph(network), "")
-        patches = random_patches(5, 16, 24)
-        with torch.no_grad():
-            expected = network(patches).numpy()
-        np.testing.assert_allclose(OnnxruntimeDescriber(model).describe_patches(patches.numpy()), expected, atol=1e-5)
-
 
 class TestDescriptors:
     @pytest.mark.parametrize("circular", [False, True])
@@ -241,56 +220,3 @@ class TestOptions:
     def test_dropout_out_of_range(self, dropout):
         with pytest.raises(ValueError, match="dropout"):
             NetworkOptions(dropout=dropout)
-
-
-@pytest.fixture(scope="module")
-def network():
-    return make_network(24, 48, circular=True).train()
-
-
-@pytest.fixture(scope="module")
-def graph(network):
-    return export_graph(network)
-
-
-class TestGraph:
-    def test_is_small(self, graph, network):
-        """The weights alone would be megabytes."""
-        assert len(graph) < 60_000 < 4 * sum(p.numel() for p in network.parameters()) / 50
-
-    def test_weights_are_left_out(self, graph, network):
-        initializers = {tensor.name: tensor for tensor in onnx.load_from_string(graph).graph.initializer}
-        for name, values in network.state_dict().items():
-            if name in initializers:
-                assert not initializers[name].raw_data
-                assert not initializers[name].float_data
-                assert list(initializers[name].dims) == list(values.shape)
-        assert {name for name, _ in network.named_parameters()} <= set(initializers)
-        others = [tensor for name, tensor in initializers.items() if name not in network.state_dict()]
-        # What the graph has of its own are sizes, and the ones and zeros of normalisations that learn no scale.
-        values = [onnx.numpy_helper.to_array(tensor) for tensor in others]
-        assert all(each.size <= 16 or set(each.tolist()) <= {0.0, 1.0} for each in values)
-
-    def test_no_paths_and_no_notes(self, graph):
-        assert not re.findall(rb"[\w.~-]+[/\\][\w.-]+|\w+\.py\b|site-packages", graph)
-        model = onnx.load_from_string(graph)
-        places = {entry.value for tensor in model.graph.initializer for entry in tensor.external_data}
-        assert places == {"weights"}
-        assert not any(node.doc_string or node.metadata_props for node in model.graph.node)
-
-    def test_export_leaves_the_network_as_it_was(self, graph, network):
-        assert network.training
-
-    @pytest.mark.parametrize("count", [1, 2, 5])
-    def test_with_the_weights_it_is_the_network(self, graph, network, count):
-        card = ModelCard("test", "", LogPolar(rows=24, columns=48), network.options)
-        weights = {
-            name: values.numpy() for name, values in network.state_dict().items() if not name.endswith("tracked")
-        }
-        patches = random_patches(count, 24, 48)
-        found = OnnxruntimeDescriber(Model(card, weights, graph, "")).describe(patches.numpy())
-        network.eval()
-        with torch.no_grad():
-            expected = network(patches).numpy()
-        network.train()
-        np.testing.assert_allclose(found, expected, atol=1e-5)

@@ -6,41 +6,26 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
-import torch
 
-from logpolar.errors import ModelError
-from logpolar.models import Model, load_model, save_model
-from logpolar.models.cards import ModelCard, NetworkOptions, Variant
+from logpolar.errors import LogpolarError, ModelError
+from logpolar.keypoints.detection import SiftDetector
+from logpolar.models import Model
+from logpolar.models.cards import ModelCard, Variant
 from logpolar.models.describers import open_describer
-from logpolar.models.network import DescriptorNetwork
-from logpolar.models.onnx_graphs import filled_graph
-from logpolar.models.quantisation import to_int8
+from logpolar.models.quantisation import calibration_patches, make_variant, to_int8
 from logpolar.models.runtimes.base import check_patches
 from logpolar.models.runtimes.onnxruntime_cpu import OnnxruntimeDescriber
 from logpolar.models.runtimes.openvino_cpu import OpenVinoDescriber
-from logpolar.models.variants import calibration_patches, make_variant
-from logpolar.sampling import LogPolar
-
-OPTIONS = NetworkOptions(8, 16, circular=True)
-CARD = ModelCard("tiny", "A test.", LogPolar(40, 8, 16), OPTIONS, {"data": "none"}, {"old": {"fpr95": 0.5}})
 
 
 @pytest.fixture(scope="module")
-def patches():
-    random = np.random.default_rng(0)
-    smooth = np.cumsum(random.normal(size=(600, 8, 16)), axis=2) / 8
-    return (0.5 + 0.1 * smooth).astype(np.float32)
+def model(tiny_model):
+    return tiny_model
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory, patches):
-    torch.manual_seed(0)
-    network = DescriptorNetwork(OPTIONS)
-    for _ in range(20):  # moves the statistics of the batch normalisation to where they belong
-        network(torch.from_numpy(patches))
-    path = tmp_path_factory.mktemp("model") / "tiny.safetensors"
-    save_model(path, network.eval(), CARD)
-    return load_model(path)
+def patches(tiny_patches):
+    return tiny_patches
 
 
 @pytest.fixture(scope="module")
@@ -81,12 +66,15 @@ class TestInt8:
         assert not any(node.op_type == "BatchNormalization" for node in graph.graph.node)
 
     def test_weights_are_rounded_to_the_nearest_step(self, model, int8):
-        file = filled_graph(int8)
+        file = int8.onnx_graph()
         constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in file.graph.initializer}
         variance = model.weights["head_norm.running_var"].astype(np.float64)
         folded = model.weights["head.weight"] / np.sqrt(variance + 1e-5).reshape(-1, 1, 1, 1)
-        scale = constants["head.weight.scale"].reshape(-1, 1, 1, 1)
-        np.testing.assert_allclose(constants["head.weight"] * scale, folded, atol=0.5001 * scale.max())
+        head = {name: values for name, values in constants.items() if "head" in name}
+        (stored,) = [values for values in head.values() if values.ndim == 4]
+        (scale,) = [values for name, values in head.items() if name.endswith("weight_scale")]
+        scale = scale.reshape(-1, 1, 1, 1)
+        np.testing.assert_allclose(stored * scale, folded, atol=0.5001 * scale.max())
 
     def test_the_same_twice(self, model, patches):
         first, second = to_int8(model, patches), to_int8(model, patches)
@@ -117,7 +105,7 @@ class TestInt8:
 def variant(model):
     """In bfloat16, on any processor; its check is the parent's."""
     check = OnnxruntimeDescriber(model).describe_patches(check_patches(8, 16))
-    return replace(model, card=replace(CARD, variant=Variant("bfloat16", "tiny", model.digest)), check=check)
+    return replace(model, card=replace(model.card, variant=Variant("bfloat16", "tiny", model.digest)), check=check)
 
 
 def set_capabilities(monkeypatch, *names: str) -> None:
@@ -229,11 +217,17 @@ class TestOpenVino:
 
 
 class TestCalibration:
-    def test_patches_of_photos(self, model, gray, tmp_path):
-        import cv2
+    def images(self, gray, count):
+        for number in range(count):
+            image = np.roll(gray, 30 * number, axis=1)
+            yield image, SiftDetector(None)(image)
 
-        for number in range(5):
-            cv2.imwrite(str(tmp_path / f"{number}.png"), np.roll(gray * 255, 30 * number, axis=1).astype(np.uint8))
-        patches = calibration_patches(model, [str(tmp_path)], None)
-        assert patches.shape == (320, 8, 16)
-        np.testing.assert_array_equal(patches, calibration_patches(model, [str(tmp_path)], None))
+    def test_64_patches_of_each_image_the_same_each_time(self, model, gray):
+        first, second = (calibration_patches(model, self.images(gray, 5), np.random.default_rng(0)) for _ in range(2))
+        assert first.shape == (320, 8, 16)
+        np.testing.assert_array_equal(first, second)
+
+    @pytest.mark.parametrize("count", [0, 3])
+    def test_too_few(self, model, gray, count):
+        with pytest.raises(LogpolarError, match=f"{64 * count} keypoints are too few"):
+            calibration_patches(model, self.images(gray, count), np.random.default_rng(0))

@@ -15,8 +15,8 @@ from helpers import assert_one_error
 from logpolar import load_model
 from logpolar.cli import main
 from logpolar.errors import LogpolarError
-from logpolar.models import save_model
 from logpolar.models.cards import ModelCard, NetworkOptions
+from logpolar.models.export import save_model
 from logpolar.models.network import DescriptorNetwork
 from logpolar.sampling import Cartesian, LogPolar
 from logpolar.training.batches import Batch, BatchSampler

@@ -21,12 +21,12 @@ from training_runs import assert_same_training, read_rows, state_of
 NOTING = """
 import atexit, json, os, pathlib, shutil
 if "RANK" in os.environ:
-    from logpolar.models import onnx_export
+    from logpolar.models import export
     from logpolar.training import run
     from logpolar.training.batches import BatchSampler
 
     place, rank, notes = pathlib.Path(__file__).parent, os.environ["RANK"], {"drawn": [], "saved": []}
-    onnx_export.export_graph = run.network_file = lambda _: b"no graph"
+    export.export_graph = run.network_file = lambda _: b"no graph"
     draw, save = BatchSampler.draw, run.save_checkpoint
 
     def noting_draw(self, generator):

@@ -1,4 +1,4 @@
-"""logpolar colmap: databases of COLMAP."""
+"""logpolar colmap: COLMAP databases."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ _overwrite = click.option("--overwrite", is_flag=True, help="Replace OUTPUT, if 
 
 
 @click.group(
-    short_help="Write COLMAP databases, or describe and match one anew.",
+    short_help="Write COLMAP databases, or describe and match existing ones anew.",
     epilog="Example: logpolar colmap redescribe database.db photos/ -o new.db && "
     "colmap mapper --database_path new.db --image_path photos --output_path sparse",
 )
 def colmap() -> None:
-    """Databases of COLMAP, with our keypoints, descriptors and verified matches. Needs the extra 'sfm'."""
+    """COLMAP databases with our keypoints, descriptors and verified matches. Needs the extra 'sfm'."""
 
 
 @colmap.command(
-    short_help="Feature and match files into a database.",
+    short_help="Write feature and match files into a database.",
     epilog="Example: logpolar colmap export features.h5 matches.h5 --images photos/ -o database.db",
 )
 @click.argument("features", type=click.Path(path_type=Path))
 @click.argument("matches", type=click.Path(path_type=Path), required=False)
-@click.option("--images", type=click.Path(path_type=Path), help="Folder of the photos, whose EXIF tells the cameras.")
+@click.option("--images", type=click.Path(path_type=Path), help="Folder of the photos; cameras are guessed from EXIF.")
 @click.option(
-    "--cameras", type=click.Path(path_type=Path), help="Database whose cameras, images and rigs are taken instead."
+    "--cameras", type=click.Path(path_type=Path), help="Database to copy cameras, images and rigs from instead."
 )
 @_output
 @settings_options(ExportOptions)
@@ -62,7 +62,7 @@ def export(
     """Write FEATURES and MATCHES, of `extract` and `match-features` or of hloc, into a new COLMAP database.
 
     Matches are verified by two-view geometry, so that `colmap mapper` can start at once. Without MATCHES the database
-    has keypoints and descriptors only. OUTPUT is written whole or not at all.
+    has only keypoints and descriptors. OUTPUT is written atomically.
     """
     from logpolar.sfm.export import export_database
 
@@ -97,8 +97,8 @@ def redescribe(
 ) -> None:
     """Describe the keypoints of a COLMAP database with our model, match and verify them, into a new database.
 
-    Cameras, images, rigs and keypoints stay as they are; scale and orientation are those stored. DATABASE itself is
-    never changed. A second run continues where the first one stopped.
+    Cameras, images, rigs and keypoints are kept, with their stored scale and orientation. DATABASE itself is never
+    changed. A second run resumes an interrupted one.
     """
     from logpolar.matching.nearest import MatchingOptions
     from logpolar.sfm.redescription import redescribe_database
@@ -114,12 +114,12 @@ def redescribe(
 
 def _tell(output: Path, report: DatabaseReport) -> None:
     if report.columns == 2:
-        click.echo("the keypoints have no scale and orientation: taken as 4 px and upright, stored as positions alone")
+        click.echo("keypoints have no scale and orientation: described as 4 px and upright, stored as positions")
     if report.descriptor_bytes < 512:
-        click.echo("descriptors are stored in 8 bits, COLMAP 3 has no others; do not match them with COLMAP itself")
+        click.echo("descriptors are stored in 8 bits, as COLMAP 3 requires; do not match them with COLMAP itself")
     click.echo(f"{output}: {report.images} images, {report.keypoints} keypoints")
     if report.pairs:
         verified = f"; {report.verified} pairs verified, with {report.inliers} matches" if report.verified else ""
         click.echo(f"{report.pairs} pairs matched, {report.matches} matches{verified}")
     else:
-        click.echo("no matches: COLMAP cannot match these descriptors, make them with `logpolar match-features`")
+        click.echo("no matches: COLMAP cannot match these descriptors; use `logpolar match-features`")

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from logpolar.datasets.building import BuildReport
     from logpolar.datasets.files import CorrespondenceFile
 
-overwrite_option = click.option("--overwrite", is_flag=True, help="Start anew instead of continuing an existing file.")
+overwrite_option = click.option("--overwrite", is_flag=True, help="Start anew instead of resuming.")
 
 
 @click.group(
-    short_help="Make and look at correspondences for training and testing.",
+    short_help="Build and inspect correspondences for training and testing.",
     epilog="Example: logpolar dataset colmap WORKSPACE -o scene.h5 && logpolar dataset show scene.h5 -o pictures/",
 )
 def dataset() -> None:
@@ -44,7 +44,7 @@ def dataset() -> None:
     "-o",
     type=click.Path(path_type=Path),
     required=True,
-    help="File (.h5), or a folder for a file named by each workspace.",
+    help="File (.h5), or a folder for one file per workspace.",
 )
 @settings_options(SceneOptions)
 @jobs_option
@@ -52,11 +52,10 @@ def dataset() -> None:
 def colmap(workspaces: tuple[Path, ...], output: Path, jobs: int, overwrite: bool, **settings: Any) -> None:
     """Correspondences from COLMAP dense workspaces: images/, sparse/, stereo/depth_maps/.
 
-    SIFT keypoints are linked through poses and depth maps, of any resolution, wherever other views confirm the depth.
-    One file is written for each workspace: with `-o name.h5` and several workspaces they are called
-    name-WORKSPACE.h5. A second run continues where the first one stopped. Images that cannot be used are listed, and
-    the exit code is then 1; a workspace that cannot be used at all does not stop the others, but the code is then 2.
-    Needs the extra 'sfm'.
+    SIFT keypoints are linked through poses and depth maps, of any resolution, where other views confirm the depth. One
+    file is written per workspace; `-o name.h5` with several workspaces writes name-WORKSPACE.h5. A second run resumes
+    an interrupted one. Unusable images are listed; the exit code is then 1, or 2 if a whole workspace is unusable,
+    which does not stop the others. Needs the extra 'sfm'.
     """
     from logpolar.datasets.scenes import build_scene
 
@@ -76,7 +75,7 @@ def colmap(workspaces: tuple[Path, ...], output: Path, jobs: int, overwrite: boo
 
 @contextlib.contextmanager
 def _folder_for(target: Path, output: Path) -> Iterator[None]:
-    """Make the folder of outputs, if that is what the output is, and take it away again if nothing came into it."""
+    """Make the folder of outputs, if there is to be one; remove it again if it stays empty."""
     new = target.parent == output and not output.exists()
     if new:
         output.mkdir(parents=True)
@@ -91,7 +90,7 @@ def _targets(workspaces: tuple[Path, ...], output: Path) -> list[tuple[Path, Pat
     """The file of each workspace."""
     names = [workspace.resolve().name for workspace in workspaces]
     if len(set(names)) < len(names):
-        raise LogpolarError("two workspaces have the same name, and so would their files")
+        raise LogpolarError("two workspaces have the same name, so their files would collide")
     if output.is_dir() or output.suffix not in FILE_ENDINGS:
         files = [output / f"{name}.h5" for name in names]
     elif len(workspaces) == 1:
@@ -102,7 +101,7 @@ def _targets(workspaces: tuple[Path, ...], output: Path) -> list[tuple[Path, Pat
 
 
 def _tell(target: Path, report: BuildReport) -> int:
-    """Print what came of it; how many images were left out."""
+    """Print the result; the number of images left out."""
     from logpolar.datasets.files import CorrespondenceFile
 
     for reason in report.left_out.values():
@@ -110,17 +109,17 @@ def _tell(target: Path, report: BuildReport) -> int:
     counts, size = report.counts, target.stat().st_size / 1e6
     pairs = f"{counts['pairs']} pairs, {counts['correspondences']} correspondences"
     left_out = f"; {len(report.left_out)} left out" if report.left_out else ""
-    done = "was complete already: " if report.was_complete else ""
+    done = "was already complete: " if report.was_complete else ""
     click.echo(f"{target}: {done}{counts['images']} images, {pairs}, {size:.1f} MB{left_out}")
     with CorrespondenceFile(target) as file:
         tell_rejects(file)
     if counts["correspondences"] == 0:
-        raise LogpolarError(f"{target}: not a single correspondence was found; the rejects above say why")
+        raise LogpolarError(f"{target}: no correspondence was found; the rejects above say why")
     return len(report.left_out)
 
 
 def tell_rejects(file: CorrespondenceFile) -> None:
-    """Print what was rejected, by cause."""
+    """Print rejects by cause."""
     click.echo("rejected, by cause:")
     rejects = {"image pairs": file.summary.get("image_pairs_rejected", {}), "keypoints": file.rejects()}
     for what, causes in rejects.items():
@@ -139,10 +138,9 @@ def tell_rejects(file: CorrespondenceFile) -> None:
 @jobs_option
 @overwrite_option
 def homographies(photos: tuple[str, ...], output: Path, jobs: int, overwrite: bool, **settings: Any) -> None:
-    """Correspondences from single photos, each seen twice through a random homography in another light.
+    """Correspondences from single photos: two views each, related by a random homography, under different light.
 
-    A second run continues where the first one stopped. Photos that cannot be read are listed, and the exit code is
-    then 1.
+    A second run resumes an interrupted one. Unreadable photos are listed; the exit code is then 1.
     """
     from logpolar.datasets.homographies import build_photos
     from logpolar.images import find_images

@@ -15,19 +15,19 @@ from logpolar.sfm.dense import DenseOptions, DenseReport
 
 
 @click.command(
-    short_help="Photos of one place into a COLMAP dense workspace.",
+    short_help="Reconstruct photos into a COLMAP dense workspace.",
     epilog="Example: logpolar dataset reconstruct photos/ workspace/ --single-camera",
 )
 @click.argument("photos", nargs=-1, required=True, metavar="PHOTOS...")
 @click.argument("workspace", type=click.Path(path_type=Path))
 @settings_options(DenseOptions)
-@click.option("--overwrite", is_flag=True, help="Start anew; removes from WORKSPACE only what this command has made.")
+@click.option("--overwrite", is_flag=True, help="Start anew; removes only what this command has made.")
 def reconstruct(photos: tuple[str, ...], workspace: Path, overwrite: bool, **settings: Any) -> None:
     """Reconstruct photos of one place (files, folders, globs) with pycolmap, for `logpolar dataset colmap`.
 
-    WORKSPACE becomes a COLMAP dense workspace: images/, sparse/ and, where pycolmap has CUDA, stereo/depth_maps/. A
-    second run continues after the last finished step. Photos that cannot be read are listed, and the exit code is then
-    1. Needs the extra 'sfm'.
+    WORKSPACE becomes a COLMAP dense workspace: images/, sparse/ and, if pycolmap has CUDA, stereo/depth_maps/. A second
+    run resumes after the last finished step. Unreadable photos are listed; the exit code is then 1. Needs the extra
+    'sfm'.
     """
     from logpolar.sfm.dense import reconstruct_dense
 
@@ -47,7 +47,7 @@ def _tell(workspace: Path, report: DenseReport) -> None:
     readable = report.registered + len(report.unregistered)
     click.echo(f"{workspace}: {report.registered} of {readable} photos registered, {report.points} points")
     if report.models > 1:
-        click.echo(f"the photos fall into {report.models} parts that nothing connects; this is the largest")
+        click.echo(f"COLMAP made {report.models} models that are not connected; this is the largest")
     if report.unregistered:
         click.echo(f"not registered: {', '.join(report.unregistered[:10])}{', ...' * (len(report.unregistered) > 10)}")
     click.echo(_next_steps(workspace, report))
@@ -59,9 +59,9 @@ def _next_steps(workspace: Path, report: DenseReport) -> str:
     if report.dense:
         return f"{report.depth_maps} depth maps; next: {build}"
     return f"""
-NO DEPTH MAPS: {report.depth_maps} of {report.registered} are there. Making them needs CUDA, which was not found here.
+NO DEPTH MAPS: {report.depth_maps} of {report.registered} exist. They need CUDA, which was not found here.
 Everything else is done. On a machine with CUDA, either run the same command again, with another pycolmap:
   pip uninstall pycolmap && pip install pycolmap-cuda12
-or let COLMAP itself go on with the workspace:
+or continue with COLMAP itself:
   colmap patch_match_stereo --workspace_path {place} --workspace_format COLMAP --PatchMatchStereo.geom_consistency true
 Then: {build}"""

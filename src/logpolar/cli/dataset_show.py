@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    short_help="Show what a correspondence file holds.", epilog="Example: logpolar dataset show trevi.h5 -o trevi/"
+    short_help="Show the content of a correspondence file.", epilog="Example: logpolar dataset show trevi.h5 -o trevi/"
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="Folder for pictures (needs the extra 'viz').")
 @click.option("--count", type=click.IntRange(1, 50), default=8, show_default=True, help="Image pairs on the page.")
-@click.option("--part", type=click.Choice(["train", "validation", "test"]), help="Sample pairs of this part only.")
+@click.option("--split", type=click.Choice(["train", "validation", "test"]), help="Sample pairs of this split only.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Which pairs are shown.")
-def show(file: Path, output: Path | None, count: int, part: str | None, seed: int) -> None:
-    """Show what a correspondence file holds: figures, and with -o pictures.
+def show(file: Path, output: Path | None, count: int, split: str | None, seed: int) -> None:
+    """Show the content of a correspondence file: statistics and, with -o, pictures.
 
     statistics.png: scale ratio, orientation residual, both in the classes of the paper's Fig. 4, rejects by cause.
-    pairs.jpg: image pairs with lines. depth.png: images over their depth, red where unknown. patches.png: patch pairs
+    pairs.jpg: image pairs with lines. depth.png: images above their depth, red where unknown. patches.png: patch pairs
     in both samplings.
     """
     from logpolar.datasets.files import CorrespondenceFile
@@ -36,7 +36,7 @@ def show(file: Path, output: Path | None, count: int, part: str | None, seed: in
         statistics = Statistics.of(opened)
         _print(opened, statistics)
         if output is not None:
-            _draw(opened, statistics, output, count, part, seed)
+            _draw(opened, statistics, output, count, split, seed)
 
 
 def _print(file: CorrespondenceFile, statistics: Statistics) -> None:
@@ -45,21 +45,21 @@ def _print(file: CorrespondenceFile, statistics: Statistics) -> None:
     click.echo(f"{file.path}: {file.settings.get('source')}{state}")
     for what, number in counts.items():
         click.echo(f"  {what.replace('_', ' '):28}{number:>10}")
-    for part in ("train", "validation", "test"):
-        click.echo(f"  pairs to {part:19}{len(file.pairs(part)):>10}")
+    for split in ("train", "validation", "test"):
+        click.echo(f"  pairs of {split:19}{len(file.pairs(split)):>10}")
     quantiles = ", ".join(f"{100 * q:g} %: {value:.2f}x" for q, value in statistics.quantiles().items())
-    click.echo(f"scales disagree by: {quantiles or 'nothing found'}; above 2x: {100 * statistics.share_above(2):.2f} %")
+    click.echo(f"scale mismatch: {quantiles or 'none'}; above 2x: {100 * statistics.fraction_above(2):.2f} %")
     tell_rejects(file)
     for reason in file.summary.get("left_out", {}).values():
         click.echo(f"  left out: {reason}")
 
 
 def _draw(
-    file: CorrespondenceFile, statistics: Statistics, output: Path, count: int, part: str | None, seed: int
+    file: CorrespondenceFile, statistics: Statistics, output: Path, count: int, split: str | None, seed: int
 ) -> None:
     import numpy as np
 
-    from logpolar.datasets.pictures import choose_pairs, draw_depths, draw_pairs, draw_patches, plot_statistics
+    from logpolar.datasets.pictures import draw_depths, draw_pairs, draw_patches, plot_statistics, sample_pairs
     from logpolar.errors import LogpolarError
     from logpolar.sampling import Cartesian, LogPolar
     from logpolar.viewing.drawing import write_picture
@@ -67,9 +67,9 @@ def _draw(
     if output.exists() and not output.is_dir():
         raise LogpolarError(f"{output}: is a file, not a folder")
     random = np.random.default_rng(seed)
-    many = choose_pairs(file, 100, random, part)
+    many = sample_pairs(file, 100, random, split)
     if not many:
-        which = f" in the part {part}" if part else ""
+        which = f" in the split {split}" if split else ""
         raise LogpolarError(f"{file.path}: there are no correspondences to show{which}")
     figure = plot_statistics(statistics, file.path.name)
     output.mkdir(parents=True, exist_ok=True)

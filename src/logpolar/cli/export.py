@@ -26,7 +26,7 @@ def export(model: str, output: Path, end_to_end: bool) -> None:
     any number. Before it is written, it is run by onnxruntime and compared with the library.
     """
     from logpolar.models import load_model
-    from logpolar.models.onnx_files import end_to_end_file, largest_difference, network_file
+    from logpolar.models.export import end_to_end_file, largest_difference, network_file
 
     if output.suffix.lower() != ".onnx":
         raise LogpolarError(f"{output}: ONNX files end in .onnx")

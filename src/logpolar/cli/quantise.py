@@ -59,14 +59,18 @@ def quantise(
     change a little: the card names parent and precision, the likeness to the parent's descriptors and, with --test,
     FPR95 and rank-1. Where a processor cannot reproduce them, the variant is refused.
     """
+    import numpy as np
+
+    from logpolar.evaluation.variants import calibration_images, measure_variant
     from logpolar.models import load_model
-    from logpolar.models.variants import calibration_patches, make_variant, measure_variant
+    from logpolar.models.quantisation import calibration_patches, make_variant
 
     if output.suffix.lower() != ".safetensors":
         raise LogpolarError(f"{output}: model files end in .safetensors")
     loaded = load_model(model)
     check_output(output, Path(model), *map(Path, sources), *tests)
-    patches = calibration_patches(loaded, sources, max_size or None)
+    random = np.random.default_rng(0)  # the same variant each time
+    patches = calibration_patches(loaded, calibration_images(sources, max_size or None, random), random)
     names = ", ".join(Path(source).name for source in sources)
     made = make_variant(output, loaded, "int8" if precision == "int8" else "bfloat16", patches, names)
     for name, figures in made.card.figures.items():

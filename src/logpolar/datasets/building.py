@@ -1,4 +1,4 @@
-"""What all builders of correspondence files share: parts, batches, progress, the report."""
+"""Shared by the builders of correspondence files: splits, batches, processes with progress, the report."""
 
 from __future__ import annotations
 
@@ -8,22 +8,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import cv2
 from tqdm import tqdm
 
 from logpolar.datasets.files import CorrespondenceFile
 from logpolar.datasets.options import KeypointRules, SplitRules
+from logpolar.distributed import in_processes
+from logpolar.errors import LogpolarError
 from logpolar.keypoints.detection import SiftDetector
 
 Item = TypeVar("Item")
+Task = TypeVar("Task")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class BuildReport:
-    """What is in a finished file, and what could not be used."""
+    """Content of a finished file, and the images that could not be used."""
 
     counts: dict[str, int]
     left_out: dict[str, str]  # image -> reason
-    was_complete: bool  # before: nothing was left to do
+    was_complete: bool  # before this run
 
 
 def read_report(path: str | Path, was_complete: bool) -> BuildReport:
@@ -32,7 +37,7 @@ def read_report(path: str | Path, was_complete: bool) -> BuildReport:
 
 
 def split_images(names: Sequence[str], rules: SplitRules) -> dict[str, str]:
-    """Part of each image: a share of them, chosen by a hash of their names, is for validation, the rest to train."""
+    """Split of each image: a fraction, chosen by a hash of the names, is for validation, the rest for training."""
     if rules.test:
         return dict.fromkeys(names, "test")
     ordered = sorted(
@@ -43,7 +48,7 @@ def split_images(names: Sequence[str], rules: SplitRules) -> dict[str, str]:
 
 
 def fingerprint(items: Iterable[object], files: Iterable[Path]) -> str:
-    """A short hash of names and the like, and of the size and age of files, to tell whether a run is the same."""
+    """A short hash of items, and of size and modification time of files, to recognise the same inputs."""
     ages = [(path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     return hashlib.sha256(repr((list(items), ages)).encode(errors="surrogateescape")).hexdigest()[:16]
 
@@ -53,7 +58,7 @@ def sift(rules: KeypointRules) -> SiftDetector:
 
 
 def in_batches(items: Iterable[Item], size: int, store: Callable[[list[Item]], None]) -> None:
-    """Store items in batches; what is there when the items stop coming, for whatever reason, is stored too."""
+    """Store items in batches; the last, incomplete one is stored even if the items end with an error."""
     batch: list[Item] = []
     try:
         for item in items:
@@ -66,6 +71,20 @@ def in_batches(items: Iterable[Item], size: int, store: Callable[[list[Item]], N
             store(batch)
 
 
-def with_progress(items: Iterable[Item], what: str, total: int, done: int, show: bool) -> Iterator[Item]:
-    """The items, with a bar on a terminal."""
-    return iter(tqdm(items, desc=what, total=total, initial=done, unit=what, disable=None if show else True))
+def work_through(
+    work: Callable[[Task], Result], tasks: Sequence[Task], what: str, total: int, jobs: int, progress: bool
+) -> Iterator[tuple[Task, Result]]:
+    """Tasks and results, by several processes, with a progress bar; ``total`` includes what was done before."""
+    made = in_processes(work, tasks, jobs)
+    done = total - len(tasks)
+    return iter(tqdm(made, desc=what, total=total, initial=done, unit=what, disable=None if progress else True))
+
+
+def or_reason(make: Callable[[], Result], path: Path) -> Result | str:
+    """The result, or the reason why the image at ``path`` cannot be used."""
+    try:
+        return make()
+    except LogpolarError as error:
+        return str(error)
+    except (cv2.error, MemoryError) as error:
+        return f"{path}: cannot be used ({type(error).__name__}: {error})"

@@ -1,9 +1,8 @@
-"""Which keypoints of two images show the same place, given the warp between the images.
+"""Corresponding keypoints of two images, given the warp between the images.
 
-The rules are the paper's: within 1.5 px of each other after the warp, each the other's nearest, orientations that
-agree within 25 degrees once the local warp is taken into account, no two correspondences closer than 7 px. Scales may
-disagree: that is what a log-polar descriptor must learn to live with. Beyond 8x, though, two keypoints are at one place
-by chance.
+The rules are the paper's: within 1.5 px of each other after the warp, mutually nearest, orientations that agree within
+25 degrees given the local warp, no two correspondences closer than 7 px. Scales may disagree: a log-polar descriptor
+must learn to tolerate it. Beyond 8x, though, two keypoints coincide by chance.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ PAIR_CAUSES = (
     "too close to another",
     "over the limit per pair",
 )
-"""Why a keypoint of the first image, whose warp is known, has no correspondence: the first that applies."""
+"""Why a keypoint of the first image with known warp has no correspondence; the first that applies."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,28 +58,28 @@ class Correspondences:
 
     @property
     def zoom(self) -> FloatArray:
-        """(N,) size of a thing in the second image over its size in the first."""
+        """(N,) scale of the second image over that of the first."""
         return np.asarray(zoom_of(self.warp), np.float32)
 
     @property
     def warped_size(self) -> FloatArray:
-        """(N,) the size that the warp predicts in the second image."""
+        """(N,) size that the warp predicts in the second image."""
         return np.asarray(self.first.size * self.zoom, np.float32)
 
 
 @dataclass(frozen=True, eq=False)
 class ImagePair:
-    """Two 8 bit gray images, all their keypoints, and what corresponds: what training and evaluation work on."""
+    """Two 8-bit gray images, all their keypoints and correspondences: the unit of training and evaluation."""
 
     first: NDArray[np.uint8]
     second: NDArray[np.uint8]
     first_keypoints: Keypoints
-    second_keypoints: Keypoints  # those without a partner are the pool of wrong answers
+    second_keypoints: Keypoints  # those without a partner are negatives
     correspondences: Correspondences
 
 
 Check = Callable[[Indices, Indices], NDArray[np.bool_]]
-"""Keypoints of the first and of the second image by number in, which of these pairs may correspond out."""
+"""From indices of keypoints of both images to a mask of the pairs that may correspond."""
 
 
 def find_correspondences(
@@ -92,18 +91,17 @@ def find_correspondences(
     random: np.random.Generator,
     checks: Sequence[tuple[str, Check]] = (),
 ) -> tuple[Correspondences, Counter[str]]:
-    """Correspondences of two sets of keypoints, and how many keypoints of the first have none, by cause.
+    """Correspondences of two sets of keypoints, and the number of keypoints of the first without, by cause.
 
-    ``homography`` maps the first image to the second: one (3, 3) for all, or one for each keypoint (N, 3, 3), the map
-    of the surface around it. ``shape`` is the second image's (width, height). ``checks`` are further conditions, each
-    with the cause of rejection that it stands for.
+    ``homography`` maps the first image to the second: one (3, 3) for all, or (N, 3, 3), one of the surface around each
+    keypoint. ``shape`` is the second image's (width, height). ``checks`` are further conditions with their causes.
     """
     warped, jacobian = warp_points(homography, first.xy)
     angle, size = warp_shape(jacobian, first)
     candidates = _Candidates(*close_pairs(warped, second.xy, rules.max_distance))
     with np.errstate(invalid="ignore"):
         inside = np.asarray(((warped >= -0.5) & (warped <= np.array(shape) - 0.5)).all(axis=1))
-    inside[candidates.here] = True  # a keypoint at the very edge may be near to one just past it
+    inside[candidates.here] = True  # a keypoint at the border may be near one just beyond it
     candidates.rejects["outside the other image"] = int((~inside).sum())
     candidates.rejects["no keypoint near"] = int(inside.sum()) - len(np.unique(candidates.here))
     for cause, check in checks:
@@ -115,7 +113,7 @@ def find_correspondences(
     def log_ratio(here: Indices, there: Indices) -> NDArray[np.floating]:
         return np.asarray(np.log(second.size[there] / size[here]))
 
-    # SIFT puts several keypoints of different angle at one place: only pairs that agree in angle compete.
+    # SIFT has several keypoints of different angle at one place: only pairs that agree in angle compete.
     candidates.keep(np.abs(residual(*candidates.pairs)) <= rules.max_angle, "orientation differs")
     candidates.keep(np.abs(log_ratio(*candidates.pairs)) <= np.log(rules.max_mismatch), "scale differs")
     here, there = candidates.pairs
@@ -135,7 +133,7 @@ def find_correspondences(
 
 
 class _Candidates:
-    """Pairs of keypoints that may correspond, and why keypoints of the first image were left without any."""
+    """Pairs of keypoints that may correspond, and rejected keypoints of the first image by cause."""
 
     def __init__(self, here: Indices, there: Indices) -> None:
         self.here, self.there = here, there
@@ -159,9 +157,9 @@ def _choose(
     rules: CorrespondenceRules,
     random: np.random.Generator,
 ) -> tuple[Indices, Indices]:
-    """Of those that passed, as many as may be, spaced out.
+    """At most ``max_count`` of the candidates, spaced apart.
 
-    Scale mismatches above 1.5x are rare and what training is for, so they go first; the rest is drawn at random.
+    Scale mismatches above 1.5x are rare and valuable in training, so they go first; the rest is in random order.
     """
     here, there = candidates.pairs
     order = np.lexsort((random.random(len(here)), np.abs(log_ratio) < np.log(1.5))).tolist()
@@ -175,7 +173,7 @@ def _choose(
 def _is_nearest(
     owner: NDArray[np.intp], distance: NDArray[np.floating], residual: NDArray[np.floating]
 ) -> NDArray[np.bool_]:
-    """Which pairs are the nearest of their owner; of equally near ones, as of SIFT's doubles, the best aligned."""
+    """Which pairs are the nearest of their owner; the best aligned of equally near ones (SIFT's doubles)."""
     order = np.lexsort((residual, distance, owner))
     first_of_owner = np.ones(len(order), np.bool_)
     first_of_owner[1:] = owner[order][1:] != owner[order][:-1]

@@ -1,6 +1,6 @@
-"""Depth that can be trusted: where other views agree, and where the surface around a keypoint is nearly flat.
+"""Trusted depth: confirmed by other views, on a nearly planar surface around a keypoint.
 
-Inverse depth is what is averaged and interpolated: on a plane it is linear in the pixel, depth is not.
+Averages and interpolation use inverse depth: on a plane it is linear in the pixel, depth is not.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _GRID = np.array([(x, y) for y in range(-2, 3) for x in range(-2, 3)])
 """Offsets of the 5 x 5 samples to which a plane is fitted."""
 
 _MIN_SAMPLES = 13
-"""Of these, with known depth."""
+"""With known depth."""
 
 _LEAST_ROUGHNESS = 0.001
-"""Of the inverse depth; less is not told from rounding."""
+"""Relative, of the inverse depth; less is rounding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +39,7 @@ class Planes:
 
     @property
     def depth(self) -> FloatArray:
-        """NaN where it is unknown."""
+        """NaN where unknown."""
         with np.errstate(divide="ignore"):
             return np.where(self.known, 1 / self.inverse_depth, np.float32(np.nan))
 
@@ -63,12 +63,11 @@ def confirmed_inverse_depth(
     rules: DepthRules,
     pixel: float,
 ) -> FloatArray:
-    """Inverse depth where at least ``min_views`` other views agree, the mean of all that do; 0 elsewhere.
+    """Mean inverse depth where at least ``min_views`` other views agree; 0 elsewhere.
 
-    Cameras are those of the depth maps, whatever their resolution; ``pixel`` is the size of a pixel, in which
-    ``max_drift`` is given, in pixels of this depth map. A view agrees where the pixel, sent to the other view by its
-    own depth and back by the depth found there, comes back to its place at the same depth. Wrong depths of different
-    views are wrong in different ways; where several views fall for the same mistake this does not help.
+    Cameras are those of the depth maps, at any resolution; ``pixel`` is the unit of ``max_drift`` in pixels of this
+    depth map. A view agrees where a pixel, projected into it by its own depth and back by the depth found there,
+    returns to its place at the same depth. This rejects independent errors, not those that several views share.
     """
     height, width = depth.shape
     x, y = np.arange(width, dtype=np.float32)[None], np.arange(height, dtype=np.float32)[:, None]
@@ -99,20 +98,20 @@ def nearest(values: FloatArray, x: Array, y: Array) -> FloatArray:
 
 
 def _interpolate(inverse_depth: FloatArray, x: FloatArray, y: FloatArray) -> FloatArray:
-    """Inverse depth between pixels where all four around are known, the nearest one's elsewhere; 0 is unknown.
+    """Bilinear inverse depth where all four neighbours are known, the nearest one's elsewhere; 0 is unknown.
 
-    Across a depth edge this is a depth that no surface has, which no other view will confirm.
+    Across a depth edge the result lies on no surface, and no other view will confirm it.
     """
     known = (inverse_depth > 0).astype(np.float32)
-    linear, share = (
+    linear, weight = (
         cv2.remap(each, x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT) for each in (inverse_depth, known)
     )
     near = cv2.remap(inverse_depth, x, y, cv2.INTER_NEAREST, borderMode=cv2.BORDER_CONSTANT)
-    return np.asarray(np.where(share > 0.999, linear, near), np.float32)
+    return np.asarray(np.where(weight > 0.999, linear, near), np.float32)
 
 
 def fit_planes(inverse_depth: FloatArray, xy: Array, radius: Array, rules: DepthRules) -> Planes:
-    """Planes by least squares around pixels of a map of inverse depth; unknown at edges, in holes, outside.
+    """Least-squares planes around pixels of a map of inverse depth; unknown at edges, in holes, outside.
 
     A plane is fitted to 5 x 5 samples that cover a square of half-width ``radius`` (N,), or 2 pixels if that is more.
     """
@@ -126,7 +125,7 @@ def fit_planes(inverse_depth: FloatArray, xy: Array, radius: Array, rules: Depth
     design = np.stack([np.ones_like(offset_x), offset_x, offset_y], axis=2)
     weighted = design * weight[:, :, None]
     normal = np.einsum("nki,nkj->nij", weighted, design)
-    # Too few samples, or samples in a row, leave the plane open; ``solve`` needs any regular matrix there.
+    # Too few or collinear samples leave the plane undetermined; ``solve`` needs a regular matrix.
     open_ = (weight.sum(axis=1) < _MIN_SAMPLES) | (np.linalg.det(normal) < 1)
     normal[open_] = np.eye(3)
     plane = np.linalg.solve(normal, np.einsum("nki,nk->ni", weighted, values)[:, :, None])[:, :, 0]
@@ -139,9 +138,9 @@ def fit_planes(inverse_depth: FloatArray, xy: Array, radius: Array, rules: Depth
 
 
 def _roughness_limit(roughness: Array, rules: DepthRules) -> float:
-    """What is much rougher than usual is no plane: above six times the median, or what the rules allow.
+    """Rougher than six times the median, or than the rules allow, is not a plane.
 
-    Where depth is exact this tells the slightest fold, where it is noisy only true edges.
+    Where depth is exact this detects the slightest fold, where it is noisy only true edges.
     """
     usual = float(np.median(roughness)) if len(roughness) else 0.0
     return min(rules.max_roughness, max(6 * usual, _LEAST_ROUGHNESS))

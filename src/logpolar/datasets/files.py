@@ -1,23 +1,20 @@
-"""Correspondence files: HDF5, one a scene, read at random by pair in constant time.
+"""Correspondence files: HDF5, one per scene, with random access by pair in constant time.
 
-Layout: four tables of columns of equal length, and the bytes of the images.
+Layout: four tables of columns of equal length, and the bytes of the images. ``writing.COLUMNS`` declares the columns;
+their attribute ``about`` says what they hold.
 
     /                 attributes: format, version, settings (JSON), complete
-    /summary          JSON: counts, versions, what was left out
-    /images           name, path, part (train, validation, test), size (I, 2: width, height), rejects (I, causes),
-                      keypoints (I, 2: first row and end in /keypoints), data, depth (I, 2: first and end in /bytes),
-                      camera (I, 3, 7: [matrix | rotation | translation], NaN without one)
-    /keypoints        xy (K, 2), size, angle, response, depth (NaN: unknown)
-    /pairs            images (P, 2), correspondences (P, 2: first row and end), rejects (P, causes)
-    /correspondences  keypoints (C, 2: rows within those of the images), warp (C, 2, 2), log_scale_ratio,
-                      angle_residual
-    /bytes            encoded images (JPEG, PNG) and depth pictures (PNG; 0: unknown, otherwise nearer is brighter)
+    /summary          JSON: counts, versions, images left out with the reason
+    /images           name, path, part (the split), size, keypoints, data, depth, rejects, camera
+    /keypoints        xy, size, angle, response, depth
+    /pairs            images, correspondences, rejects
+    /correspondences  keypoints, warp, log_scale_ratio, angle_residual
+    /bytes            encoded images (JPEG, PNG) and depth pictures (PNG)
 
-An image that is not inside has an empty range in ``data`` and its path, relative to the file's folder, in ``path``.
-``rejects`` has the attribute ``causes``. Columns of whole numbers with the attribute ``scale_factor`` are to be
-multiplied by it (positions are kept to 1/100 px), as the CF conventions have it; ``about`` says what a column holds.
-All columns of numbers, and the bytes, have checksums. A file that is still being made, or whose making was stopped,
-says ``complete = False``.
+An image that is not embedded has an empty range in ``data`` and its path, relative to the file's folder, in ``path``.
+``rejects`` has the attribute ``causes``. Integer columns with the attribute ``scale_factor`` are to be multiplied by it
+(positions are kept to 1/100 px), as in the CF conventions. All numeric columns and the bytes have checksums. An
+unfinished file has ``complete = False``.
 """
 
 from __future__ import annotations
@@ -44,17 +41,17 @@ from logpolar.types import FloatArray
 Bytes = NDArray[np.uint8]
 
 _DAMAGE = (KeyError, TypeError, ValueError, IndexError, AttributeError, OSError, RuntimeError)
-"""What h5py and the rest make of a file whose parts are missing, of another kind, or unreadable."""
+"""Raised by h5py, numpy and json for missing, unreadable or ill-typed content."""
 
-PARTS = ("train", "validation", "test")
+SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
 class ImageEntry:
-    """What the file's table says of an image."""
+    """Row of the table of images."""
 
     name: str
-    part: str
+    split: str
     size: tuple[int, int]  # width, height
 
 
@@ -78,7 +75,7 @@ class CorrespondenceFile(Hdf5File):
         self._image = lru_cache(maxsize=4)(self._read_image)  # a run of pairs of one image decodes it once
 
     def _read_tables(self) -> None:
-        """What is small: the tables of images and pairs."""
+        """Read the small tables: images and pairs."""
         try:
             self.complete = bool(self._file.attrs["complete"])
             self.summary: dict[str, Any] = json.loads(self._file["summary"].asstr()[()])
@@ -86,20 +83,20 @@ class CorrespondenceFile(Hdf5File):
             self._causes = [self._file[table]["rejects"].attrs["causes"].tolist() for table in ("images", "pairs")]
         except _DAMAGE as error:
             raise self._damaged("the list of images") from error
-        parts, sizes = self.column("images", "part").tolist(), self.column("images", "size").tolist()
+        splits, sizes = self.column("images", "part").tolist(), self.column("images", "size").tolist()
         ranges = ("images/keypoints", "images/data", "images/depth", "pairs/correspondences")
         self._ranges = {name: self.column(*name.split("/")) for name in ranges}
         self._cameras: Matrix = self.column("images", "camera")
         self.pair_images: NDArray[np.int32] = self.column("pairs", "images")
         try:
-            entries = zip(names, parts, sizes, strict=True)
-            self.images = [ImageEntry(name, PARTS[part], (size[0], size[1])) for name, part, size in entries]
+            entries = zip(names, splits, sizes, strict=True)
+            self.images = [ImageEntry(name, SPLITS[split], (size[0], size[1])) for name, split, size in entries]
         except _DAMAGE as error:
             raise self._damaged("the list of images") from error
         self._check_tables()
 
     def _check_tables(self) -> None:
-        """What the tables say of each other must be possible."""
+        """Raise unless ranges and indices are within the tables they refer to."""
         images, pairs = len(self.images), len(self.pair_images)
         ends = {"images/keypoints": "keypoints/size", "images/data": "bytes", "images/depth": "bytes"}
         for name, target in {**ends, "pairs/correspondences": "correspondences/keypoints"}.items():
@@ -127,34 +124,33 @@ class CorrespondenceFile(Hdf5File):
     def __len__(self) -> int:
         return len(self.pair_images)
 
-    def pairs(self, part: str | None = None) -> list[int]:
-        """Numbers of the pairs of a part (train, validation, test), or of all."""
-        if part not in (None, *PARTS):
-            raise ValueError(f"a part is one of {', '.join(PARTS)}, not {part}")
-        return [n for n, (first, _) in enumerate(self.pair_images) if part in (None, self.images[first].part)]
+    def pairs(self, split: str | None = None) -> list[int]:
+        """Numbers of the pairs of a split (train, validation, test), or of all."""
+        if split not in (None, *SPLITS):
+            raise ValueError(f"a split is one of {', '.join(SPLITS)}, not {split}")
+        return [n for n, (first, _) in enumerate(self.pair_images) if split in (None, self.images[first].split)]
 
     @property
     def correspondence_rows(self) -> NDArray[np.int64]:
-        """(P, 2): first row and end of each pair among all correspondences."""
+        """(P, 2): start and end of each pair's correspondences."""
         return self._ranges["pairs/correspondences"]
 
     def groups(self) -> list[str]:
-        """Of each pair a name; those with the same, in other files too, may show the same things: all of a scene, or
-        those of one photo."""
+        """Group of each pair. Pairs of a group, in other files too, may show the same scene or photo."""
         source = str(self.settings.get("images_hash", self.path.resolve()))
         if self.settings.get("source") != "homographies":
             return [source] * len(self)
         return [f"{source}/{self.images[first].name.rsplit('#', 1)[0]}" for first, _ in self.pair_images.tolist()]
 
     def read(self, pair: int) -> ImagePair:
-        """The two images, their keypoints, and what corresponds."""
+        """The two images, their keypoints and correspondences."""
         first, second = self.pair_images[pair].tolist()
         here, there = self.read_keypoints(first), self.read_keypoints(second)
         found = self.read_correspondences(pair, (here, there))
         return ImagePair(self.read_image(first), self.read_image(second), here, there, found)
 
     def read_correspondences(self, pair: int, keypoints: tuple[Keypoints, Keypoints] | None = None) -> Correspondences:
-        """Correspondences of a pair; ``keypoints`` of both images, if they were read already."""
+        """Correspondences of a pair; ``keypoints`` of both images, if already read."""
         first, second = self.pair_images[pair].tolist()
         here, there = keypoints or (self.read_keypoints(first), self.read_keypoints(second))
         names = ("keypoints", "warp", "log_scale_ratio", "angle_residual")
@@ -171,12 +167,12 @@ class CorrespondenceFile(Hdf5File):
         return self._rows("images/keypoints", image, "keypoints", ("depth",))[0]
 
     def read_camera(self, image: int) -> Camera | None:
-        """The camera of a scene's image, in the pixels of the file's image; None of a view of a photo."""
+        """The camera of a scene's image, for the pixels of the stored image; None for views of photos."""
         table = self._cameras[image]
         return Camera.from_table(*self.images[image].size, table.copy()) if np.isfinite(table).all() else None
 
     def read_image(self, image: int) -> Bytes:
-        """The 8 bit gray image that the keypoints were found in."""
+        """The 8-bit gray image that keypoints were detected in."""
         return np.array(self._image(image))
 
     def _read_image(self, image: int) -> Bytes:
@@ -188,7 +184,7 @@ class CorrespondenceFile(Hdf5File):
         return pixels
 
     def _read_file(self, image: int) -> Bytes:
-        """An image that is not inside."""
+        """Read an image that is not embedded."""
         try:
             path = self.path.resolve().parent / self._file["images/path"].asstr()[image]
         except _DAMAGE as error:
@@ -196,27 +192,24 @@ class CorrespondenceFile(Hdf5File):
         return to_bytes(downscale(read_gray(path), max(self.images[image].size)))
 
     def read_depth_picture(self, image: int) -> Bytes | None:
-        """A small picture of the depth that was used, nearer is brighter, 0 is unknown; None without depth."""
+        """A small picture of the depth used: nearer is brighter, 0 is unknown; None without depth."""
         data = self._read_bytes("images/depth", image)
         return self._decode(data, image) if len(data) else None
 
     def rejects(self) -> dict[str, int]:
-        """How many keypoints were left without a correspondence, by cause, in the order of the checks.
+        """Number of keypoints without a correspondence by cause, in the order of the checks.
 
-        The causes of an image count each of its keypoints once, those of a pair each keypoint of its first image.
+        Causes of images count each keypoint once, those of pairs each keypoint of the first image.
         """
-        totals = [self.column(table, "rejects").sum(axis=0).tolist() for table in ("images", "pairs")]
+        columns = [self.column(table, "rejects") for table in ("images", "pairs")]
         try:
-            return {
-                c: n
-                for causes, counts in zip(self._causes, totals, strict=True)
-                for c, n in zip(causes, counts, strict=True)
-            }
+            totals = np.concatenate([column.sum(axis=0) for column in columns])
+            return dict(zip([*self._causes[0], *self._causes[1]], totals.tolist(), strict=True))
         except ValueError as error:
             raise self._damaged("the rejects") from error
 
     def counts(self) -> dict[str, int]:
-        """Images, keypoints, pairs, pairs with a correspondence, and correspondences in the file."""
+        """Numbers of images, keypoints, pairs, pairs with correspondences, and correspondences."""
         per_pair = np.diff(self._ranges["pairs/correspondences"], axis=1)
         return {
             "images": len(self.images),
@@ -227,7 +220,7 @@ class CorrespondenceFile(Hdf5File):
         }
 
     def column(self, table: str, name: str) -> NDArray[Any]:
-        """A whole column, for statistics over all correspondences or keypoints."""
+        """A whole column, for statistics."""
         return self._read(f"{table}/{name}", slice(None))
 
     def _rows(self, range_name: str, number: int, table: str, names: Sequence[str]) -> list[NDArray[Any]]:
@@ -235,7 +228,7 @@ class CorrespondenceFile(Hdf5File):
         return [self._read(f"{table}/{name}", slice(start, end)) for name in names]
 
     def _read(self, name: str, rows: slice) -> NDArray[Any]:
-        """Rows of a column; multiples of a unit come out as float32."""
+        """Rows of a column; those with a scale factor as float32."""
         try:
             column = self._file[name]
             values = np.asarray(column[rows])
@@ -256,6 +249,6 @@ class CorrespondenceFile(Hdf5File):
 
 
 def file_names(files: Sequence[Path]) -> list[str]:
-    """What files are called in tables: their names, with that of the folder where two would be called the same."""
+    """Names of files for tables: their stems, prefixed by the folder where two are equal."""
     count = Counter(path.stem for path in dict.fromkeys(files))
     return [path.stem if count[path.stem] == 1 else f"{path.parent.name}/{path.stem}" for path in files]

@@ -1,10 +1,10 @@
-"""Training pairs from single photos: two views of one photo through a known homography, with the light changed."""
+"""Training pairs from single photos: two views of a photo related by a known homography, under different light."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -16,22 +16,22 @@ from logpolar.datasets.building import (
     BuildReport,
     fingerprint,
     in_batches,
+    or_reason,
     read_report,
     sift,
     split_images,
-    with_progress,
+    work_through,
 )
 from logpolar.datasets.correspondences import ImagePair, find_correspondences
-from logpolar.datasets.options import PhotoOptions, ViewOptions
+from logpolar.datasets.options import PhotoOptions, ViewOptions, stored_settings
 from logpolar.datasets.writing import CorrespondenceWriter, ImageRecord, PairRecord
-from logpolar.distributed import in_processes
-from logpolar.errors import ImageError, LogpolarError
+from logpolar.errors import ImageError
 from logpolar.geometry.cameras import Matrix
 from logpolar.images import decode_gray, downscale, encode_gray, read_gray, to_bytes, to_gray, unnamed_images
 from logpolar.storage.documents import versions
 
 Bytes = NDArray[np.uint8]
-Task = tuple[int, int]  # number of a photo, number of a pair of views of it
+Task = tuple[int, int]  # photo, pair of views of it
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,8 +39,8 @@ class ViewPair(ImagePair):
     """Two views of a photo, and the homography from the first to the second."""
 
     homography: Matrix
-    zoom: float  # size of a thing in the second view over its size in the first, before the tilt
-    encoded: tuple[bytes, bytes]  # both views as they were compressed
+    zoom: float  # scale of the second view over that of the first, before the tilt
+    encoded: tuple[bytes, bytes]  # the compressed views
     rejects: Counter[str]
 
 
@@ -52,27 +52,27 @@ def build_photos(
     overwrite: bool = False,
     progress: bool = False,
 ) -> BuildReport:
-    """Make a correspondence file of named photos; continues a file whose making was stopped."""
+    """Make a correspondence file of named photos; resumes an unfinished file."""
     options = options or PhotoOptions()
     if not photos:
         raise ImageError("there are no photos")
     left_out = unnamed_images(photos)
     photos = {name: path for name, path in photos.items() if name not in left_out}
     names, paths = list(photos), list(photos.values())
-    parts = split_images(names, options.split)
+    splits = split_images(names, options.split)
     tasks = [(photo, view) for photo in range(len(photos)) for view in range(options.views)]
-    settings = {"source": "homographies", "images_hash": fingerprint(names, paths), **asdict(options)}
-    with CorrespondenceWriter(output, settings, overwrite) as writer:
+    source = {"source": "homographies", "images_hash": fingerprint(names, paths)}
+    with CorrespondenceWriter(output, source | stored_settings(options), overwrite) as writer:
         todo = [task for task in tasks if _view_names(names, task)[0] not in writer.images]
+        work = partial(_try_pair, paths, options.split.seed, options.view)
 
         def records() -> Iterator[tuple[ImageRecord, ImageRecord, PairRecord]]:
-            made = in_processes(partial(_try_pair, paths, options.split.seed, options.view), todo, jobs)
-            for task, result in with_progress(made, "pair", len(tasks), len(tasks) - len(todo), progress):
+            for task, result in work_through(work, todo, "pair", len(tasks), jobs, progress):
                 if isinstance(result, str):
                     left_out[names[task[0]]] = result
                 else:
                     kept = _keep_distractors(result, options.view.keypoints.distractors)
-                    yield _records(_view_names(names, task), parts[names[task[0]]], kept)
+                    yield _records(_view_names(names, task), splits[names[task[0]]], kept)
 
         def store(made: list[tuple[ImageRecord, ImageRecord, PairRecord]]) -> None:
             writer.add([image for first, second, _ in made for image in (first, second)], [pair for *_, pair in made])
@@ -92,7 +92,7 @@ def _view_names(names: Sequence[str], task: Task) -> tuple[str, str]:
 
 
 def _keep_distractors(pair: ViewPair, count: int) -> ViewPair:
-    """The pair with its matched keypoints first, then the strongest of the others, as many as asked for."""
+    """The pair with its matched keypoints first, then the ``count`` strongest of the others."""
     found = pair.correspondences
     kept = []
     for side, keypoints in enumerate((pair.first_keypoints, pair.second_keypoints)):
@@ -106,37 +106,27 @@ def _keep_distractors(pair: ViewPair, count: int) -> ViewPair:
     return replace(pair, first_keypoints=kept[0], second_keypoints=kept[1], correspondences=found)
 
 
-def _records(names: tuple[str, str], part: str, pair: ViewPair) -> tuple[ImageRecord, ImageRecord, PairRecord]:
+def _records(names: tuple[str, str], split: str, pair: ViewPair) -> tuple[ImageRecord, ImageRecord, PairRecord]:
+    views = (pair.first, pair.first_keypoints), (pair.second, pair.second_keypoints)
     first, second = (
-        ImageRecord(name, part, (pixels.shape[1], pixels.shape[0]), keypoints, data)
-        for name, pixels, keypoints, data in zip(
-            names,
-            (pair.first, pair.second),
-            (pair.first_keypoints, pair.second_keypoints),
-            pair.encoded,
-            strict=True,
-        )
+        ImageRecord(name, split, (pixels.shape[1], pixels.shape[0]), keypoints, data)
+        for name, (pixels, keypoints), data in zip(names, views, pair.encoded, strict=True)
     )
     return first, second, PairRecord(*names, pair.correspondences, pair.rejects)
 
 
 def _try_pair(photos: list[Path], seed: int, options: ViewOptions, task: Task) -> ViewPair | str:
-    try:
-        return make_photo_pair(photos, seed, options, task)
-    except LogpolarError as error:
-        return str(error)
-    except (cv2.error, MemoryError) as error:
-        return f"{photos[task[0]]}: cannot be used ({type(error).__name__}: {error})"
+    return or_reason(lambda: make_photo_pair(photos, seed, options, task), photos[task[0]])
 
 
 def make_photo_pair(photos: Sequence[Path], seed: int, options: ViewOptions, task: Task) -> ViewPair:
-    """A pair of views of a photo; what it looks like depends on the seed and its place alone."""
+    """A pair of views of a photo, determined by seed and task."""
     random = np.random.default_rng((seed, *task))
     other = (task[0] + int(random.integers(1, max(len(photos), 2)))) % len(photos)
     photo = _read_photo(photos[task[0]], options)
     try:
         backdrop = _read_photo(photos[other], options)
-    except ImageError:  # that photo's fault, not this one's
+    except ImageError:  # reported for that photo itself
         backdrop = photo
     return make_view_pair(photo, backdrop, options, random)
 
@@ -146,14 +136,13 @@ def _read_photo(path: Path, options: ViewOptions) -> Bytes:
 
 
 def make_view_pair(photo: Bytes, backdrop: Bytes, options: ViewOptions, random: np.random.Generator) -> ViewPair:
-    """Two views of ``photo``; where the second looks past the photo's edge it sees ``backdrop``.
+    """Two views of ``photo``; beyond the photo's border the second shows ``backdrop``.
 
-    Each view shows things that the other does not, as real photos do: the first is a crop, the second is not bound
-    to it. Otherwise a descriptor would learn that far surroundings are always the same.
+    Each view shows content that the other does not, as real photos do: the first is a crop, the second is not limited
+    to it. Otherwise a descriptor would learn that distant surroundings never change.
     """
     height, width = photo.shape
-    share = random.uniform(options.min_crop, 1, 2)
-    crop = np.round(share * (width, height)).astype(int)
+    crop = np.round(random.uniform(options.min_crop, 1, 2) * (width, height)).astype(int)
     corner = np.floor(random.random(2) * (np.array([width, height]) - crop + 1)).astype(int)
     low, high = -np.log(options.max_zoom), np.log(options.max_zoom) / 2
     zoom = float(np.exp(random.uniform(low, high)))
@@ -164,8 +153,8 @@ def make_view_pair(photo: Bytes, backdrop: Bytes, options: ViewOptions, random: 
     second = _warp(photo, backdrop, homography, shape, zoom)
     shift = np.array([[1, 0, corner[0]], [0, 1, corner[1]], [0, 0, 1.0]])
     homography = homography @ shift
-    encoded = _finish(first, options, random), _finish(second, options, random)
-    first, second = decode_gray(encoded[0]), decode_gray(encoded[1])
+    encoded = tuple(compress(change_light(view, random), options.quality, random) for view in (first, second))
+    first, second = (decode_gray(data) for data in encoded)
     first_keypoints, second_keypoints = (sift(options.keypoints)(to_gray(view)) for view in (first, second))
     found, rejects = find_correspondences(
         first_keypoints, second_keypoints, homography, second.shape[::-1], options.rules, random
@@ -179,14 +168,14 @@ def _random_view(
     width: int, height: int, zoom: float, options: ViewOptions, random: np.random.Generator
 ) -> tuple[Matrix, tuple[int, int]]:
     """Homography from the photo to a view of it, and the view's (width, height)."""
-    turn = random.uniform(-options.max_turn, options.max_turn)
+    angle = random.uniform(-options.max_rotation, options.max_rotation)
     if random.random() < 0.5:
-        turn *= 20 / max(options.max_turn, 20)
+        angle *= 20 / max(options.max_rotation, 20)
     centre = np.array([width - 1, height - 1]) / 2
-    # A view as large as the photo's own, times the zoom, but no larger than the photo.
+    # The photo's size times the zoom, but no larger than the photo.
     shape = np.minimum(np.round(np.array([width, height]) * zoom), (width, height)).astype(int)
     look_at = centre + random.uniform(-0.15, 0.15, 2) * (width, height)
-    radians = np.radians(turn)
+    radians = np.radians(angle)
     rotation = zoom * np.array([[np.cos(radians), -np.sin(radians)], [np.sin(radians), np.cos(radians)]])
     corners = np.array([[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]], np.float64)
     tilt = random.uniform(-options.max_tilt, options.max_tilt, (4, 2)) * (width, height) / 2
@@ -197,7 +186,7 @@ def _random_view(
 
 def _warp(photo: Bytes, backdrop: Bytes, homography: Matrix, shape: tuple[int, int], zoom: float) -> Bytes:
     if zoom < 1:
-        # What a lens and a coarser sensor would do: half a pixel of blur in the small image.
+        # As by a lens and a coarser sensor: half a pixel of blur in the small image.
         photo = np.asarray(cv2.GaussianBlur(photo, (0, 0), 0.5 * np.sqrt(1 / zoom**2 - 1) + 1e-3), np.uint8)
     behind = cv2.resize(backdrop, shape, interpolation=cv2.INTER_AREA)
     view = cv2.warpPerspective(photo, homography, shape, flags=cv2.INTER_LINEAR)
@@ -205,12 +194,8 @@ def _warp(photo: Bytes, backdrop: Bytes, homography: Matrix, shape: tuple[int, i
     return np.where(mask > 0, view, behind).astype(np.uint8)
 
 
-def _finish(view: Bytes, options: ViewOptions, random: np.random.Generator) -> bytes:
-    return compress(change_light(view, random), options.quality, random)
-
-
 def change_light(view: Bytes, random: np.random.Generator) -> Bytes:
-    """Another camera and another hour: smooth light, gamma, contrast, blur, noise; each in half of the cases."""
+    """Another camera and time of day: smooth light, gamma, contrast, blur, noise, each at random."""
     values = view.astype(np.float32) / 255
     if random.random() < 0.5:
         light = random.uniform(-0.3, 0.3, (3, 3)).astype(np.float32)
@@ -227,5 +212,5 @@ def change_light(view: Bytes, random: np.random.Generator) -> Bytes:
 
 
 def compress(view: Bytes, quality: int, random: np.random.Generator) -> bytes:
-    """JPEG of the quality given, or, in half of the cases, of one from 40 to 94."""
+    """JPEG of the given quality or, in half of the cases, of one between 40 and 94."""
     return encode_gray(view, int(random.integers(40, 95)) if random.random() < 0.5 else quality)

@@ -1,4 +1,4 @@
-"""Pictures of a correspondence file: what is in it, and whether one would believe it."""
+"""Pictures of a correspondence file, to inspect its content."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _PAIR_WIDTH = 800
 _PATCH_SIDE = 112
 
 
-def choose_pairs(
-    file: CorrespondenceFile, count: int, random: np.random.Generator, part: str | None = None
+def sample_pairs(
+    file: CorrespondenceFile, count: int, random: np.random.Generator, split: str | None = None
 ) -> list[int]:
-    """Numbers of pairs that have correspondences, at random, of one part or of all."""
-    counts = np.diff(file.column("pairs", "correspondences"), axis=1)
-    filled = [number for number in file.pairs(part) if counts[number] > 0]
+    """Random pairs with correspondences, of one split or of all."""
+    counts = np.diff(file.correspondence_rows, axis=1)
+    filled = [number for number in file.pairs(split) if counts[number] > 0]
     return [filled[index] for index in random.permutation(len(filled))[:count]]
 
 
 def draw_pairs(file: CorrespondenceFile, numbers: list[int], most_lines: int = 40) -> Picture:
-    """A page of image pairs with lines between what corresponds."""
+    """A page of image pairs with lines between correspondences."""
     cells = []
     for number in numbers:
         pair = file.read(number)
@@ -52,7 +52,7 @@ def draw_pairs(file: CorrespondenceFile, numbers: list[int], most_lines: int = 4
 
 
 def draw_depths(file: CorrespondenceFile, images: list[int], columns: int = 6) -> Picture | None:
-    """Images over their depth in gray, red where it is unknown: the paper's Fig. 6. None without depth."""
+    """Images above their depth in gray, red where unknown: the paper's Fig. 6. None without depth."""
     cells = []
     for image in images:
         depth = file.read_depth_picture(image)
@@ -77,13 +77,13 @@ def _fit(picture: Picture, aspect: float | None = None) -> Picture:
 def draw_patches(
     file: CorrespondenceFile, numbers: list[int], log_polar: LogPolar, cartesian: Cartesian, per_class: int = 3
 ) -> Picture:
-    """Patch pairs in both samplings, from scales that agree to scales that do not, with the factor between them."""
+    """Patch pairs in both samplings, by increasing scale mismatch, captioned with it."""
     classes: dict[tuple[float, float], list[Picture]] = {(0, 1.25): [], (1.25, 2): [], (2, np.inf): []}
     for number in numbers:
         pair = file.read(number)
         mismatch = np.exp(np.abs(pair.correspondences.log_scale_ratio))
         for (low, high), made in classes.items():
-            # One a pair, the first that there is: a page from many places says more than from few.
+            # One per image pair, for variety.
             chosen = np.flatnonzero((mismatch > low) & (mismatch <= high))[:1]
             if len(chosen) and len(made) < per_class:
                 made.append(_draw_patch_row(pair, int(chosen[0]), log_polar, cartesian))

@@ -1,4 +1,4 @@
-"""One view of a scene made ready for pairing: keypoints, the depth that other views confirm, a plane around each."""
+"""Preparation of a single view of a scene: keypoints, confirmed depth, and a plane around each keypoint."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from logpolar.datasets.building import sift
+from logpolar.datasets.building import or_reason, sift
 from logpolar.datasets.depth import Planes, confirmed_inverse_depth, fit_planes, invert, nearest
-from logpolar.datasets.image_transforms import Alteration, altered_name
+from logpolar.datasets.image_transforms import ImageTransform, transformed_name
 from logpolar.datasets.options import DepthRules, ImageRules, SceneOptions
 from logpolar.datasets.writing import IMAGE_CAUSES, ImageRecord
-from logpolar.errors import ImageError, LogpolarError
+from logpolar.errors import ImageError
 from logpolar.geometry.cameras import Camera
 from logpolar.images import decode_gray, downscale, encode_gray, read_image, to_bytes, to_gray
 from logpolar.keypoints import Keypoints
@@ -28,14 +28,14 @@ _PICTURE_SIDE = 256  # pixels of a depth picture's longer side
 
 @dataclass(frozen=True, eq=False)
 class PreparedView:
-    """What pairing needs of a view; pixels are those of the image in the file."""
+    """What pairing needs of a view, in pixels of the stored image."""
 
     camera: Camera
     keypoints: Keypoints
     planes: Planes
 
     def save(self, path: Path) -> None:
-        """Write to a file, whole or not at all."""
+        """Write atomically to a file."""
         camera, keypoints, planes = self.camera, self.keypoints, self.planes
         with replacing(path) as half, half.open("wb") as file:
             np.savez(
@@ -58,30 +58,25 @@ class PreparedView:
 
 @dataclass(frozen=True, eq=False)
 class ViewTask:
-    """All that a process needs to prepare one view."""
+    """What a process needs to prepare one view."""
 
     view: View
-    part: str
-    confirming: list[tuple[Path, Camera]]  # depth maps and cameras of views that may confirm this one's depth
+    split: str
+    confirming: list[tuple[Path, Camera]]  # depth maps and cameras
     options: SceneOptions
-    relative_path: str  # of the image, from the folder of the output
+    relative_path: str  # of the image, from the output's folder
     target: Path  # where the prepared view goes
-    altered: bool = False  # as the second of a pair
+    transformed: bool = False  # as the second image of a pair
 
     @property
     def name(self) -> str:
         """Of the image in the file."""
-        return altered_name(self.view.name, self.options.second) if self.altered else self.view.name
+        return transformed_name(self.view.name, self.options.second) if self.transformed else self.view.name
 
 
 def prepare_view(task: ViewTask) -> ImageRecord | str:
-    """Prepare a view and save it; what goes into the correspondence file, or the reason why it cannot be used."""
-    try:
-        return _prepare_view(task)
-    except LogpolarError as error:
-        return str(error)
-    except (cv2.error, MemoryError) as error:
-        return f"{task.view.image}: cannot be used ({type(error).__name__}: {error})"
+    """Prepare a view and save it; its record for the file, or the reason why it cannot be used."""
+    return or_reason(lambda: _prepare_view(task), task.view.image)
 
 
 def _prepare_view(task: ViewTask) -> ImageRecord:
@@ -90,37 +85,37 @@ def _prepare_view(task: ViewTask) -> ImageRecord:
     reduced = downscale(to_gray(image), options.images.max_size)
     height, width = reduced.shape
     camera = task.view.camera.resized(width, height)
-    alteration = Alteration.of(width, height, options.second) if task.altered else None
-    if alteration:
-        camera = alteration.camera(camera)
-        data = encode_gray(to_bytes(alteration.image(reduced)), options.images.quality)
+    transform = ImageTransform.of(width, height, options.second) if task.transformed else None
+    if transform:
+        camera = transform.camera(camera)
+        data = encode_gray(to_bytes(transform.image(reduced)), options.images.quality)
     else:
         data = _encoded_image(image, task.view.image, options.images) if options.images.embed else b""
-    # Found in just the pixels that a reader of the file will see.
+    # Detected in the very pixels that a reader of the file gets.
     keypoints = sift(options.keypoints)(to_gray(decode_gray(data) if data else to_bytes(reduced)))
-    # Depth is looked up where the keypoints lie in the image as it was.
+    # Depth is looked up in the original image.
     depth, inverse_depth = read_surface(task.view, task.confirming, options.depth, width)
     factor = depth.shape[1] / width, depth.shape[0] / height
-    placed = (alteration.keypoints_back(keypoints) if alteration else keypoints).resized(*factor)
+    placed = (transform.keypoints_back(keypoints) if transform else keypoints).resized(*factor)
     planes = fit_planes(inverse_depth, placed.xy, placed.size / 2, options.depth)
     planes = Planes(planes.inverse_depth, planes.slope * np.array(factor, np.float32))
-    planes = alteration.planes(planes) if alteration else planes
+    planes = transform.planes(planes) if transform else planes
     known, confirmed = (nearest(values, placed.xy[:, 0], placed.xy[:, 1]) > 0 for values in (depth, inverse_depth))
     counts = (~known).sum(), (known & ~confirmed).sum(), (confirmed & ~planes.known).sum()
-    # Those that may have partners come first, so that the others can be cut off in the file.
+    # Keypoints that may have partners come first, so that the others can be cut off.
     order = np.lexsort((-keypoints.response, ~planes.known))
     keypoints, planes = keypoints[order], planes[order]
     kept = slice(int(planes.known.sum()) + options.keypoints.distractors)
     PreparedView(camera, keypoints, planes).save(task.target)
     return ImageRecord(
         name=task.name,
-        part=task.part,
+        split=task.split,
         size=(camera.width, camera.height),
         keypoints=keypoints[kept],
         data=data,
         path="" if data else task.relative_path,
         depth=planes.depth[kept],
-        depth_picture=_depth_picture(alteration.depth(inverse_depth) if alteration else inverse_depth),
+        depth_picture=_depth_picture(transform.depth(inverse_depth) if transform else inverse_depth),
         rejects=dict(zip(IMAGE_CAUSES, map(int, counts), strict=True)),
         camera=camera,
     )
@@ -129,9 +124,9 @@ def _prepare_view(task: ViewTask) -> ImageRecord:
 def read_surface(
     view: View, confirming: list[tuple[Path, Camera]], rules: DepthRules, width: int
 ) -> tuple[FloatArray, FloatArray]:
-    """A view's depth map as it is, and the inverse depth that the other views confirm, at the map's resolution.
+    """A view's depth map, and the inverse depth confirmed by other views, at the map's resolution.
 
-    ``width`` is that of the image in whose pixels ``rules`` are meant.
+    ``width`` is that of the image whose pixels are the unit of ``rules``.
     """
     depth = read_depth(view.depth)
     if rules.min_views == 0:
@@ -142,14 +137,14 @@ def read_surface(
 
 
 def _read_others(confirming: list[tuple[Path, Camera]]) -> Iterator[tuple[FloatArray, Camera]]:
-    """One depth map at a time: that is all that is in memory beside this view's."""
+    """One depth map at a time, to bound the memory."""
     for path, camera in confirming:
         depth = read_depth(path)
         yield depth, camera.resized(depth.shape[1], depth.shape[0])
 
 
 def _read_image(view: View) -> Image:
-    """The image of a view; raises unless its size is that of the camera."""
+    """The image of a view; raises unless it has the size of its camera."""
     image = read_image(view.image)
     height, width = image.shape[:2]
     if (width, height) != (view.camera.width, view.camera.height):
@@ -159,7 +154,7 @@ def _read_image(view: View) -> Image:
 
 
 def _encoded_image(image: Image, path: Path, rules: ImageRules) -> bytes:
-    """The image as it goes into the file; a JPEG or PNG that need not be reduced is taken as it is, to the byte."""
+    """The encoded image for the file; a JPEG or PNG that need not be downscaled is copied byte by byte."""
     plain = image.dtype == np.uint8 and (image.ndim == 2 or image.shape[2] == 3)
     if plain and max(image.shape) <= rules.max_size and path.suffix.lower() in (".jpg", ".jpeg", ".png"):
         return path.read_bytes()
@@ -167,7 +162,7 @@ def _encoded_image(image: Image, path: Path, rules: ImageRules) -> bytes:
 
 
 def _depth_picture(inverse_depth: FloatArray) -> bytes:
-    """PNG of inverse depth, stretched between its 2nd and 98th percentile to 1 ... 255; 0 is unknown."""
+    """PNG of inverse depth, its 2nd to 98th percentile stretched to 1 ... 255; 0 is unknown."""
     known = inverse_depth > 0
     if not known.any():
         return encode_gray(np.zeros((1, 1), np.uint8), 100)

@@ -1,4 +1,4 @@
-"""Which images of a scene see enough of the same things to be paired."""
+"""Selection of image pairs of a scene by covisibility."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from logpolar.sfm.workspace import Scene, View
 
 @dataclass(frozen=True)
 class Pair:
-    """Two views by number. The first shows the shared points larger."""
+    """Two views by number; the first shows the shared points larger."""
 
     first: int
     second: int
-    angle: float  # degrees between the rays to the shared points, median
+    angle: float  # median degrees between the rays to the shared points
 
     @property
     def views(self) -> tuple[int, int]:
@@ -28,7 +28,7 @@ class Pair:
 
 
 def shared_points(scene: Scene) -> NDArray[np.int32]:
-    """(V, V): how many points of the sparse model two views both see."""
+    """(V, V): number of points of the sparse model that two views share."""
     counts = np.zeros((len(scene.views), len(scene.views)), np.int32)
     seen = np.zeros(len(scene.points), np.bool_)
     for number, view in enumerate(scene.views):
@@ -42,16 +42,16 @@ def shared_points(scene: Scene) -> NDArray[np.int32]:
 def select_pairs(
     scene: Scene,
     shared: NDArray[np.int32],
-    parts: list[str],
+    splits: list[str],
     rules: PairRules,
     random: np.random.Generator,
     max_size: int = 2**31,
 ) -> tuple[list[Pair], Counter[str]]:
-    """Pairs that pass the visibility test, sorted, and how many failed it by cause.
+    """Pairs that pass the visibility test, sorted, and the numbers of others by cause.
 
-    Only images of the same part (train, validation, ...) are paired. Where ``max_per_image`` bites, all viewing angles
-    get their share: pairs are admitted in turn from classes of angle 10 degrees wide, at random within each. Images
-    will be reduced to ``max_size`` pixels on the longer side, which decides in which of two images things are larger.
+    Only images of the same split are paired. If ``max_per_image`` is exceeded, pairs are admitted round-robin from
+    classes of viewing angle 10 degrees wide, at random within each. Images will be downscaled to ``max_size`` pixels on
+    the longer side, which decides which of the two shows the points larger.
     """
     rejects: Counter[str] = Counter()
     pairs = []
@@ -60,7 +60,7 @@ def select_pairs(
             rejects["few shared points"] += 1
         elif _overlap(scene.views[first], scene.views[second]) < rules.min_overlap:
             rejects["small overlap"] += 1
-        elif parts[first] != parts[second]:
+        elif splits[first] != splits[second]:
             rejects["across the split"] += 1
         else:
             pairs.append(_make_pair(scene, first, second, max_size))
@@ -70,7 +70,7 @@ def select_pairs(
 
 
 def _overlap(first: View, second: View) -> float:
-    """Area of the bounding box of the shared points over that of the image, in the image where it is smaller."""
+    """Fraction of the image that the bounding box of the shared points covers, the smaller of both images."""
     _, here, there = np.intersect1d(first.points, second.points, assume_unique=True, return_indices=True)
     boxes = [np.prod(np.ptp(view.xy[rows], axis=0)) for view, rows in ((first, here), (second, there))]
     areas = [view.camera.width * view.camera.height for view in (first, second)]
@@ -78,7 +78,7 @@ def _overlap(first: View, second: View) -> float:
 
 
 def _make_pair(scene: Scene, first: int, second: int, max_size: int) -> Pair:
-    """The pair, ordered: what is found a pixel off in the larger picture is less than a pixel off in the smaller."""
+    """The ordered pair: an error of a pixel in the larger image is less than a pixel in the smaller."""
     views = scene.views[first], scene.views[second]
     points = scene.points[np.intersect1d(views[0].points, views[1].points, assume_unique=True)]
     cameras = [view.camera for view in views]
@@ -90,12 +90,12 @@ def _make_pair(scene: Scene, first: int, second: int, max_size: int) -> Pair:
 
 
 def _limit(pairs: list[Pair], most: int, random: np.random.Generator) -> list[Pair]:
-    turn: Counter[int] = Counter()
+    rank: Counter[int] = Counter()
     ranked = []
     for index in random.permutation(len(pairs)):
         kind = int(pairs[index].angle // 10)
-        ranked.append((turn[kind], kind, pairs[index]))
-        turn[kind] += 1
+        ranked.append((rank[kind], kind, pairs[index]))
+        rank[kind] += 1
     count: Counter[int] = Counter()
     admitted = []
     for _, _, pair in sorted(ranked, key=lambda entry: entry[:2]):

@@ -1,4 +1,4 @@
-"""Writing correspondence files; their layout is described in ``files``."""
+"""Writer of correspondence files; ``files`` describes their layout."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from logpolar.datasets.correspondences import PAIR_CAUSES, Correspondences
-from logpolar.datasets.files import PARTS, CorrespondenceFile
+from logpolar.datasets.files import SPLITS, CorrespondenceFile
 from logpolar.geometry.cameras import Camera
 from logpolar.keypoints import Keypoints
 from logpolar.storage.hdf5 import Hdf5Writer
 from logpolar.types import FloatArray
 
 IMAGE_CAUSES = ("no depth", "other views disagree", "depth edge")
-"""Why a keypoint has no depth: the first that applies."""
+"""Why a keypoint has no depth; the first that applies."""
 
 
 @dataclass(frozen=True, eq=False)
 class ImageRecord:
-    """An image as it goes into the file."""
+    """An image to be written."""
 
     name: str
-    part: str
+    split: str
     size: tuple[int, int]  # width, height
     keypoints: Keypoints
-    data: bytes = b""  # encoded; empty if ``path`` says where the image is
+    data: bytes = b""  # encoded; empty if the image stays at ``path``
     path: str = ""  # relative to the file's folder
     depth: FloatArray | None = None  # (N,) of the keypoints
     depth_picture: bytes = b""
@@ -41,7 +41,7 @@ class ImageRecord:
 
 @dataclass(frozen=True, eq=False)
 class PairRecord:
-    """The correspondences of two images of the file, by name."""
+    """Correspondences of two images, by name."""
 
     first: str
     second: str
@@ -50,7 +50,7 @@ class PairRecord:
 
 
 class CorrespondenceWriter(Hdf5Writer):
-    """Adds images and pairs to a correspondence file; see ``Hdf5Writer`` for what happens in a crash."""
+    """Adds images and pairs to a correspondence file; crash-safe, see ``Hdf5Writer``."""
 
     reader = CorrespondenceFile
 
@@ -74,7 +74,7 @@ class CorrespondenceWriter(Hdf5Writer):
         self.complete = file.complete
 
     def add(self, images: Sequence[ImageRecord], pairs: Sequence[PairRecord]) -> None:
-        """Add images, and pairs of these or earlier ones; all of it is in the file, for good, when this returns."""
+        """Add images, and pairs of these or earlier ones, in one durable transaction."""
         numbers = self.images | {record.name: len(self.images) + row for row, record in enumerate(images)}
 
         def write(file: Any) -> None:
@@ -86,10 +86,10 @@ class CorrespondenceWriter(Hdf5Writer):
         self.pairs.update((record.first, record.second) for record in pairs)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Declare the file complete; ``summary`` is for people: versions, what was left out; counts are added."""
+        """Declare the file complete; ``summary`` (versions, left out images) is for people, counts are added."""
 
         def write(file: Any) -> None:
-            counts = {table: len(next(iter(file[table].values()))) for table in _COLUMNS}
+            counts = {table: len(next(iter(file[table].values()))) for table in _CHUNK_ROWS}
             file["summary"][()] = json.dumps({"counts": counts, **summary})
             file.attrs["complete"] = True
 
@@ -97,90 +97,72 @@ class CorrespondenceWriter(Hdf5Writer):
         self.complete = True
 
 
-_UNITS = {
-    "keypoints/xy": 0.01,
-    "keypoints/size": 0.01,
-    "keypoints/angle": 0.01,
-    "keypoints/response": 0.0001,
-    "correspondences/warp": 0.001,
-    "correspondences/log_scale_ratio": 0.001,
-    "correspondences/angle_residual": 0.01,
-}
-"""Columns that are kept as whole multiples of a unit."""
-
 _MOST_UNITS = 2**31 - 1
-
 _TEXT = h5py.string_dtype()
-
-_COLUMNS: dict[str, dict[str, tuple[Any, tuple[int, ...]]]] = {
-    "images": {
-        "name": (_TEXT, ()),
-        "path": (_TEXT, ()),
-        "part": (np.uint8, ()),
-        "size": (np.int32, (2,)),
-        "keypoints": (np.int64, (2,)),
-        "data": (np.int64, (2,)),
-        "depth": (np.int64, (2,)),
-        "rejects": (np.int32, (len(IMAGE_CAUSES),)),
-        "camera": (np.float64, (3, 7)),
-    },
-    "keypoints": {
-        "xy": (np.int32, (2,)),
-        "size": (np.int32, ()),
-        "angle": (np.int32, ()),
-        "response": (np.int32, ()),
-        "depth": (np.float32, ()),
-    },
-    "pairs": {
-        "images": (np.int32, (2,)),
-        "correspondences": (np.int64, (2,)),
-        "rejects": (np.int32, (len(PAIR_CAUSES),)),
-    },
-    "correspondences": {
-        "keypoints": (np.int32, (2,)),
-        "warp": (np.int32, (2, 2)),
-        "log_scale_ratio": (np.int32, ()),
-        "angle_residual": (np.int32, ()),
-    },
-}
-_ABOUT = {
-    "images/part": ", ".join(f"{number}: {part}" for number, part in enumerate(PARTS)),
-    "images/size": "width, height in pixels",
-    "images/path": "of an image that is not inside, relative to this file's folder",
-    "images/keypoints": "first row and end in keypoints",
-    "images/data": "first byte and end in bytes: the encoded image",
-    "images/camera": "[matrix | rotation | translation], X camera = rotation X + translation; NaN: not known",
-    "images/depth": "first byte and end in bytes: a picture of the depth; 0: unknown, otherwise nearer is brighter",
-    "keypoints/xy": "pixels; the centre of the top-left pixel is (0, 0)",
-    "keypoints/size": "diameter in pixels, 2 sigma",
-    "keypoints/angle": "degrees, clockwise on the screen, from the x axis",
-    "keypoints/depth": "along the camera's axis, in units of the reconstruction; NaN: unknown",
-    "pairs/images": "rows of the first and the second image",
-    "pairs/correspondences": "first row and end in correspondences",
-    "correspondences/keypoints": "of the first and of the second image, counted from the image's first keypoint",
-    "correspondences/warp": "d (second x, y) / d (first x, y)",
-    "correspondences/log_scale_ratio": "ln(size in the second image / size that the warp predicts there)",
-    "correspondences/angle_residual": "degrees: angle in the second image less the angle that the warp predicts",
-}
-"""What columns hold, for those who open a file without this library."""
-
 _CHUNK_ROWS = {"images": 256, "keypoints": 4096, "pairs": 256, "correspondences": 2048}
+
+
+@dataclass(frozen=True)
+class _Column:
+    """Type and shape of a row, what it holds, for readers without this library, and the unit it is a multiple of."""
+
+    kind: Any
+    shape: tuple[int, ...] = ()
+    about: str = ""
+    unit: float | None = None
+
+
+COLUMNS = {
+    "images/name": _Column(_TEXT),
+    "images/path": _Column(_TEXT, about="of an image that is not inside, relative to this file's folder"),
+    "images/part": _Column(np.uint8, about=", ".join(f"{number}: {split}" for number, split in enumerate(SPLITS))),
+    "images/size": _Column(np.int32, (2,), "width, height in pixels"),
+    "images/keypoints": _Column(np.int64, (2,), "first row and end in keypoints"),
+    "images/data": _Column(np.int64, (2,), "first byte and end in bytes: the encoded image"),
+    "images/depth": _Column(
+        np.int64,
+        (2,),
+        "first byte and end in bytes: a picture of the depth; 0: unknown, otherwise nearer is brighter",
+    ),
+    "images/rejects": _Column(np.int32, (len(IMAGE_CAUSES),)),
+    "images/camera": _Column(
+        np.float64, (3, 7), "[matrix | rotation | translation], X camera = rotation X + translation; NaN: not known"
+    ),
+    "keypoints/xy": _Column(np.int32, (2,), "pixels; the centre of the top-left pixel is (0, 0)", 0.01),
+    "keypoints/size": _Column(np.int32, (), "diameter in pixels, 2 sigma", 0.01),
+    "keypoints/angle": _Column(np.int32, (), "degrees, clockwise on the screen, from the x axis", 0.01),
+    "keypoints/response": _Column(np.int32, unit=0.0001),
+    "keypoints/depth": _Column(np.float32, (), "along the camera's axis, in units of the reconstruction; NaN: unknown"),
+    "pairs/images": _Column(np.int32, (2,), "rows of the first and the second image"),
+    "pairs/correspondences": _Column(np.int64, (2,), "first row and end in correspondences"),
+    "pairs/rejects": _Column(np.int32, (len(PAIR_CAUSES),)),
+    "correspondences/keypoints": _Column(
+        np.int32, (2,), "of the first and of the second image, counted from the image's first keypoint"
+    ),
+    "correspondences/warp": _Column(np.int32, (2, 2), "d (second x, y) / d (first x, y)", 0.001),
+    "correspondences/log_scale_ratio": _Column(
+        np.int32, (), "ln(size in the second image / size that the warp predicts there)", 0.001
+    ),
+    "correspondences/angle_residual": _Column(
+        np.int32, (), "degrees: angle in the second image less the angle that the warp predicts", 0.01
+    ),
+}
 
 
 def _create_tables(file: Any) -> None:
     file.attrs["complete"] = False
-    file.create_dataset("summary", data="{}", dtype=h5py.string_dtype())
+    file.create_dataset("summary", data="{}", dtype=_TEXT)
     file.create_dataset("bytes", (0,), np.uint8, maxshape=(None,), chunks=(1 << 16,), fletcher32=True)
-    for table, columns in _COLUMNS.items():
-        for name, (kind, shape) in columns.items():
-            options: dict[str, Any] = {"chunks": (_CHUNK_ROWS[table], *shape), "maxshape": (None, *shape)}
-            if kind is not _TEXT:
-                options |= {"compression": "gzip", "shuffle": True, "fletcher32": True}
-            column = file.create_dataset(f"{table}/{name}", (0, *shape), kind, **options)
-            if f"{table}/{name}" in _ABOUT:
-                column.attrs["about"] = _ABOUT[f"{table}/{name}"]
-            if f"{table}/{name}" in _UNITS:
-                column.attrs["scale_factor"] = _UNITS[f"{table}/{name}"]
+    for name, column in COLUMNS.items():
+        rows, shape = _CHUNK_ROWS[name.split("/")[0]], column.shape
+        checked = {} if column.kind is _TEXT else {"compression": "gzip", "shuffle": True, "fletcher32": True}
+        made = file.create_dataset(
+            name, (0, *shape), column.kind, chunks=(rows, *shape), maxshape=(None, *shape), **checked
+        )
+        if column.about:
+            made.attrs["about"] = column.about
+        if column.unit:
+            made.attrs["scale_factor"] = column.unit
     file["images/rejects"].attrs["causes"] = list(IMAGE_CAUSES)
     file["pairs/rejects"].attrs["causes"] = list(PAIR_CAUSES)
 
@@ -196,53 +178,57 @@ def _append(column: Any, values: Any) -> tuple[int, int]:
     return start, end
 
 
-def _append_rows(file: Any, table: str, rows: Mapping[str, Sequence[Any] | NDArray[Any]]) -> tuple[int, int]:
-    place = (0, 0)
-    for name, values in rows.items():
-        place = _append(file[table][name], values)
-    return place
+def _append_rows(file: Any, table: str, **columns: Sequence[Any] | NDArray[Any]) -> tuple[int, int]:
+    return [_append(file[table][name], values) for name, values in columns.items()][-1]
 
 
 def _append_images(file: Any, records: Sequence[ImageRecord]) -> None:
     for record in records:
         points = record.keypoints
-        depth = np.full(len(points), np.nan, np.float32) if record.depth is None else record.depth
-        angle = np.round(points.angle.astype(np.float64), 2) % 360  # 359.999 rounds to a full turn, which is 0
-        names = ("xy", "size", "angle", "response", "depth")
-        values = (points.xy, points.size, angle, points.response, depth)
-        keypoints = _append_rows(file, "keypoints", dict(zip(names, values, strict=True)))
+        keypoints = _append_rows(
+            file,
+            "keypoints",
+            xy=points.xy,
+            size=points.size,
+            angle=np.round(points.angle.astype(np.float64), 2) % 360,  # 359.999 rounds to 360, which is 0
+            response=points.response,
+            depth=np.full(len(points), np.nan, np.float32) if record.depth is None else record.depth,
+        )
         data, picture = (
             _append(file["bytes"], np.frombuffer(each, np.uint8)) for each in (record.data, record.depth_picture)
         )
-        row: dict[str, Sequence[Any]] = {
-            "name": [record.name],
-            "path": [record.path],
-            "part": [PARTS.index(record.part)],
-            "size": [record.size],
-            "keypoints": [keypoints],
-            "data": [data],
-            "depth": [picture],
-            "rejects": [[record.rejects.get(cause, 0) for cause in IMAGE_CAUSES]],
-            "camera": [np.full((3, 7), np.nan) if record.camera is None else record.camera.table],
-        }
-        _append_rows(file, "images", row)
+        _append_rows(
+            file,
+            "images",
+            name=[record.name],
+            path=[record.path],
+            part=[SPLITS.index(record.split)],
+            size=[record.size],
+            keypoints=[keypoints],
+            data=[data],
+            depth=[picture],
+            rejects=[[record.rejects.get(cause, 0) for cause in IMAGE_CAUSES]],
+            camera=[np.full((3, 7), np.nan) if record.camera is None else record.camera.table],
+        )
 
 
 def _append_pairs(file: Any, records: Sequence[PairRecord], numbers: Mapping[str, int]) -> None:
     if not records:
         return
     found = [record.found for record in records]
-    rows = {
-        "keypoints": np.concatenate([each.indices for each in found]),
-        "warp": np.concatenate([each.warp for each in found]),
-        "log_scale_ratio": np.concatenate([each.log_scale_ratio for each in found]),
-        "angle_residual": np.concatenate([each.angle_residual for each in found]),
-    }
-    start, _ = _append_rows(file, "correspondences", rows)
+    start, _ = _append_rows(
+        file,
+        "correspondences",
+        keypoints=np.concatenate([each.indices for each in found]),
+        warp=np.concatenate([each.warp for each in found]),
+        log_scale_ratio=np.concatenate([each.log_scale_ratio for each in found]),
+        angle_residual=np.concatenate([each.angle_residual for each in found]),
+    )
     ends = start + np.cumsum([len(each) for each in found])
-    row = {
-        "images": np.array([(numbers[record.first], numbers[record.second]) for record in records]),
-        "correspondences": np.stack([np.array([start, *ends[:-1]]), ends], axis=1),
-        "rejects": np.array([[record.rejects.get(cause, 0) for cause in PAIR_CAUSES] for record in records]),
-    }
-    _append_rows(file, "pairs", row)
+    _append_rows(
+        file,
+        "pairs",
+        images=np.array([(numbers[record.first], numbers[record.second]) for record in records]),
+        correspondences=np.stack([np.array([start, *ends[:-1]]), ends], axis=1),
+        rejects=np.array([[record.rejects.get(cause, 0) for cause in PAIR_CAUSES] for record in records]),
+    )

@@ -169,7 +169,7 @@ def scene_identity(file: CorrespondenceFile) -> dict[str, str]:
     A digest of its settings, its counts, and the tables of images and pairs, with the number of bytes of each image.
     """
     digest = hashlib.sha256(json.dumps([file.settings, file.counts()], sort_keys=True).encode())
-    digest.update(repr([(entry.name, entry.part, entry.size) for entry in file.images]).encode())
+    digest.update(repr([(entry.name, entry.split, entry.size) for entry in file.images]).encode())
     for table, name in (("images", "keypoints"), ("images", "data"), ("pairs", "images"), ("pairs", "correspondences")):
         digest.update(np.ascontiguousarray(file.column(table, name)).astype(np.int64).tobytes())
     return {"scene": digest.hexdigest()[:32]}

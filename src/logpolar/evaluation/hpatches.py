@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from logpolar.datasets.correspondences import ImagePair, find_correspondences
-from logpolar.datasets.image_transforms import Alteration
+from logpolar.datasets.image_transforms import ImageTransform
 from logpolar.datasets.options import SecondViewRules
 from logpolar.errors import LogpolarError, in_words
 from logpolar.evaluation.descriptors.keypoint_sources import KeypointSource, sift_source
@@ -120,8 +120,8 @@ def _load(path: Path, max_size: int, zoom: float = 1.0, turn: float = 0.0) -> tu
     factor = zoom * (min(max_size / longer, 1) if max_size else 1)
     gray, enlarged = _enlarge(gray, factor)
     height, width = gray.shape
-    alteration = Alteration.of(width, height, SecondViewRules(shrink=max(1 / factor, 1), turn=turn))
-    return to_bytes(alteration.image(gray)), alteration.place @ enlarged
+    transform = ImageTransform.of(width, height, SecondViewRules(max(1 / factor, 1), turn))
+    return to_bytes(transform.image(gray)), transform.matrix @ enlarged
 
 
 def _enlarge(gray: FloatArray, factor: float) -> tuple[FloatArray, Matrix]:

@@ -17,7 +17,6 @@ from logpolar.features.features import Features
 from logpolar.features.files import FeatureWriter
 from logpolar.images import unnamed_images
 from logpolar.keypoints import Keypoints
-from logpolar.types import Image
 
 
 class AnyExtractor(Protocol):
@@ -26,7 +25,7 @@ class AnyExtractor(Protocol):
     @property
     def settings(self) -> dict[str, Any]: ...
 
-    def extract(self, image: str | Path | Image, keypoints: Keypoints | None = None) -> Features: ...
+    def extract(self, image: Any, keypoints: Keypoints | None = None) -> Features: ...
 
 
 OpenExtractor = Callable[..., AnyExtractor]

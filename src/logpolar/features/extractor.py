@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
+from numpy.typing import ArrayLike
+
+from logpolar.errors import ImageError
 from logpolar.features.features import Features
 from logpolar.images import downscale, read_gray, to_gray
 from logpolar.keypoints import Keypoints
@@ -13,7 +18,12 @@ from logpolar.keypoints.detection import Detector, FeatureDetector, SiftDetector
 from logpolar.models import Model, load_model
 from logpolar.models.describers import open_describer
 from logpolar.settings import DEFAULT_MAX_SIZE, DEFAULT_MODEL, Precision, RuntimeName
-from logpolar.types import Image
+from logpolar.types import Color
+
+ImageInput: TypeAlias = Any
+"""A file's path, an array of pixels, or a PIL image."""
+
+_KINDS = ("a path", "an array", "a PIL image")
 
 
 class Extractor:
@@ -65,23 +75,52 @@ class Extractor:
             "detector": {"name": _name(detector), **{name: _plain(getattr(detector, name)) for name in names}},
         }
 
-    def extract(self, image: str | Path | Image, keypoints: Keypoints | None = None) -> Features:
-        """Features of a file or an array (gray, BGR or BGRA; 8 or 16 bit or float).
+    def extract(
+        self, image: ImageInput, keypoints: Keypoints | ArrayLike | None = None, color: Color = "bgr"
+    ) -> Features:
+        """Features of a file, an array (gray or colour; 8 or 16 bit or float) or a PIL image.
 
-        With ``keypoints``, in the original image's pixels, nothing is detected and these are described, in their
-        order; they may lie outside the image, but sizes must be positive and everything finite (``KeypointError``).
+        ``keypoints``, in the original image's pixels, are described in their order, and nothing is detected; a bare
+        array (N, 2) holds positions, see ``Keypoints.from_points``. They may lie outside the image, but sizes must be
+        positive and everything finite (``KeypointError``).
+
+        ``color``: channel order of an array, ``"bgr"`` as in OpenCV or ``"rgb"``. A wrong order cannot be detected: it
+        only changes the gray values a little. PIL images are RGB in any case.
         """
-        gray = read_gray(image) if isinstance(image, str | Path) else to_gray(image)
+        gray = read_gray(image) if isinstance(image, str | Path) else to_gray(image, color)
         height, width = gray.shape
         small = downscale(gray, self.max_size)
-        factor_y, factor_x = small.shape[0] / height, small.shape[1] / width
+        factor_x, factor_y = small.shape[1] / width, small.shape[0] / height
         if keypoints is None:
             scaled = self.detector(small)
             keypoints = scaled.resized(1 / factor_x, 1 / factor_y)
         else:
+            keypoints = keypoints if isinstance(keypoints, Keypoints) else Keypoints.from_points(keypoints)
             scaled = keypoints.resized(factor_x, factor_y)
-        descriptors = self.describer.describe(small, scaled)
-        return Features(keypoints, descriptors, (width, height))
+        return Features(keypoints, self.describer.describe(small, scaled), (width, height))
+
+    def extract_many(self, images: Iterable[ImageInput], color: Color = "bgr") -> Iterator[Features]:
+        """Features of each image in turn, all of them files, all arrays or all PIL images.
+
+        For files by the hundred, and processes, see ``logpolar.features.batch.extract_images``.
+        """
+        if isinstance(images, str | Path):
+            raise ImageError(f"extract_many takes several images, not one path: [{str(images)!r}]")
+        kinds = set()
+        for number, image in enumerate(images):
+            kinds.add(kind := _kind(image))
+            if kind not in _KINDS or len(kinds) > 1:
+                raise ImageError(f"images must be all paths, all arrays or all PIL images; number {number} is {kind}")
+            yield self.extract(image, color=color)
+
+
+def _kind(image: object) -> str:
+    if isinstance(image, str | Path):
+        return _KINDS[0]
+    if isinstance(image, np.ndarray):
+        return _KINDS[1]
+    is_pil = hasattr(image, "mode") and hasattr(image, "convert")
+    return _KINDS[2] if is_pil else f"of type {type(image).__name__}"
 
 
 def _limited(detector: Detector, max_keypoints: int) -> Detector:

@@ -1,5 +1,5 @@
 """Model files and their cards, networks, runtimes, export and quantisation."""
 
-from logpolar.models.files import Model, load_model, save_model, save_variant, shipped_models
+from logpolar.models.files import Model, load_model, shipped_models
 
-__all__ = ["Model", "load_model", "save_model", "save_variant", "shipped_models"]
+__all__ = ["Model", "load_model", "shipped_models"]

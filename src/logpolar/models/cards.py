@@ -26,13 +26,10 @@ class NetworkOptions:
     columns: int = 32
     circular: bool = False  # rows (angles) continue from the last to the first in every convolution
     dropout: float = 0.1  # while training, before the last convolution
-    normalisation: Literal["patch"] = "patch"  # each patch to zero mean and unit standard deviation
     channels: tuple[int, ...] = (32, 32, 64, 64, 128, 128)  # of each 3 x 3 convolution
     strides: tuple[int, ...] = (1, 1, 2, 1, 2, 1)  # of each, 1 or 2
 
     def __post_init__(self) -> None:
-        if self.normalisation != "patch":
-            raise ValueError(f"unknown normalisation {self.normalisation!r} (known: patch)")
         if not isinstance(self.circular, bool):
             raise ValueError(f"circular must be true or false, not {self.circular!r}")
         if not 0 <= self.dropout < 1:
@@ -67,8 +64,12 @@ class NetworkOptions:
 
     @classmethod
     def from_dict(cls, values: Any) -> NetworkOptions:
-        if isinstance(values, dict) and not values.keys() & {"channels", "strides"}:  # version 2
-            values = {**values, "channels": list(cls.channels), "strides": list(cls.strides)}
+        if isinstance(values, dict):
+            values = dict(values)
+            if values.pop("normalisation", "patch") != "patch":  # version 2 and 3 state the only one there is
+                raise ValueError("the card's network has an unknown normalisation (known: patch)")
+            if not values.keys() & {"channels", "strides"}:  # version 2
+                values |= {"channels": list(cls.channels), "strides": list(cls.strides)}
         check_entries(values, cls, "card's network")
         lists = {key: tuple(values[key]) for key in ("channels", "strides") if isinstance(values[key], list)}
         return cls(**{**values, **lists})

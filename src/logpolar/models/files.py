@@ -38,6 +38,8 @@ from logpolar.storage.atomic_io import write_whole
 from logpolar.types import FloatArray
 
 if TYPE_CHECKING:
+    import onnx
+
     from logpolar.models.network import DescriptorNetwork
 
 _FORMAT, _VERSION = "logpolar-model", "3"
@@ -89,6 +91,16 @@ class Model:
             raise ModelError(f"model '{self.name}': the weights do not fit the network its card describes") from error
         return network.eval()
 
+    def onnx_graph(self) -> onnx.ModelProto:
+        """The ONNX graph with the weights inside (needs onnx)."""
+        import onnx
+
+        file = onnx.load_model_from_string(self.graph)
+        for tensor in file.graph.initializer:
+            if tensor.name in self.weights:
+                tensor.CopyFrom(onnx.numpy_helper.from_array(self.weights[tensor.name], tensor.name))
+        return file
+
 
 def shipped_models() -> list[str]:
     """Names of the models inside the package."""
@@ -109,28 +121,11 @@ def load_model(name_or_path: str | Path) -> Model:
     raise ModelError(f"no model '{name}': neither a file nor one of {', '.join(shipped_models())}")
 
 
-def save_model(path: str | Path, network: DescriptorNetwork, card: ModelCard) -> None:
-    """Write a model file: the network's weights as float16, its graph, and the card."""
-    from logpolar.models.onnx_export import export_graph
-
-    if card.variant:
-        raise ValueError("a network in torch is no variant; save_variant writes those")
-
-    weights = {
-        # The statistics of the batch normalisation are few and may be small: they stay in float32. The memory layout
-        # must be the plain one, which a network trained in channels-last order does not have.
-        name: values.detach().cpu().contiguous().numpy().astype(np.float16 if name.endswith("weight") else np.float32)
-        for name, values in network.state_dict().items()
-        if not name.endswith("num_batches_tracked")
-    }
-    _write(path, weights, card, export_graph(network))
-
-
 def save_variant(path: str | Path, weights: Weights, graph: bytes, card: ModelCard, check: FloatArray) -> None:
     """Write the model file of a variant: its weights, the graph that uses them, the card, the check."""
     if card.variant is None:
         raise ValueError("the card says of no model that this is a variant of it")
-    _write(path, {**_halved(weights), _CHECK: check}, card, graph)
+    write_model(path, {**_halved(weights), _CHECK: check}, graph, card)
 
 
 def _halved(weights: Weights) -> Weights:
@@ -140,7 +135,8 @@ def _halved(weights: Weights) -> Weights:
     return {**weights, **exact}
 
 
-def _write(path: str | Path, tensors: Weights, card: ModelCard, graph: bytes) -> None:
+def write_model(path: str | Path, tensors: Weights, graph: bytes, card: ModelCard) -> None:
+    """Write a model file from its parts; see ``export.save_model`` for a network of torch."""
     metadata = {
         "format": _FORMAT,
         "version": _VERSION,

@@ -17,8 +17,8 @@ from tqdm import tqdm
 
 from logpolar.errors import LogpolarError, ModelError
 from logpolar.evaluation.pairs import Score
-from logpolar.models import Model, load_model, save_model
-from logpolar.models.onnx_files import network_file
+from logpolar.models import Model, load_model
+from logpolar.models.export import network_file, save_model
 from logpolar.storage.atomic_io import write_whole
 from logpolar.training.batches import BatchSampler
 from logpolar.training.cards import about_teacher, make_card

@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 import pytest
 
-from logpolar.datasets.image_transforms import Alteration
+from logpolar.datasets.image_transforms import ImageTransform
 from logpolar.datasets.options import SecondViewRules
 from logpolar.evaluation.poses.stereo import (
     NO_POSE,
@@ -99,11 +99,11 @@ class TestErrors:
         noisy = replace(pair, second_xy=pair.second_xy + noise)
         assert len({stereo_errors(noisy, 0.9) for _ in range(4)}) == 1
 
-    @pytest.mark.parametrize("rules", [SecondViewRules(3), SecondViewRules(turn=90), SecondViewRules(1.5, -130)])
+    @pytest.mark.parametrize("rules", [SecondViewRules(3), SecondViewRules(rotate=90), SecondViewRules(1.5, -130)])
     def test_altered_images_have_the_same_pose(self, pair, rules):
-        alteration = Alteration.of(pair.second_camera.width, pair.second_camera.height, rules)
-        second = alteration.camera(pair.second_camera)
-        xy = pair.second_xy @ alteration.linear.T + alteration.place[:2, 2]
+        transform = ImageTransform.of(pair.second_camera.width, pair.second_camera.height, rules)
+        second = transform.camera(pair.second_camera)
+        xy = pair.second_xy @ transform.linear.T + transform.matrix[:2, 2]
         assert max(stereo_errors(replace(pair, second_camera=second, second_xy=xy), 0.9)) < 0.01
         plain = replace(second, matrix=pair.second_camera.matrix)
         assert max(stereo_errors(replace(pair, second_camera=plain, second_xy=xy), 0.9)) > 1
@@ -113,9 +113,9 @@ class TestErrors:
         noise = np.random.default_rng(2).normal(0, 0.5, pair.second_xy.shape)
         errors = []
         for turn in (0, 90):
-            alteration = Alteration.of(pair.second_camera.width, pair.second_camera.height, SecondViewRules(turn=turn))
-            xy = (pair.second_xy + noise) @ alteration.linear.T + alteration.place[:2, 2]
-            camera = alteration.camera(pair.second_camera)
+            transform = ImageTransform.of(pair.second_camera.width, pair.second_camera.height, SecondViewRules(1, turn))
+            xy = (pair.second_xy + noise) @ transform.linear.T + transform.matrix[:2, 2]
+            camera = transform.camera(pair.second_camera)
             errors.append(matched_errors(pair.first_camera, camera, pair.first_xy, xy, 1.0))
         assert errors[0] == pytest.approx(errors[1], abs=0.5)
         assert max(errors[1]) < 5

@@ -36,8 +36,6 @@ class OpenVinoDescriber(PatchDescriber):
         self, model: Model, chunk: int = 64, threads: int = 0, precision: ModelPrecision | None = None
     ) -> None:
         core = _openvino().Core()
-        from logpolar.models.onnx_graphs import filled_graph
-
         self.chunk, self.sampling = chunk, model.sampling
         threads = threads or cores()
         options = {
@@ -50,7 +48,7 @@ class OpenVinoDescriber(PatchDescriber):
         }
         rows, columns = model.card.network.rows, model.card.network.columns
         try:
-            file = filled_graph(model)
+            file = model.onnx_graph()
             graph = core.read_model(file.SerializeToString())
             graph.reshape([chunk, rows, columns])
             compiled = core.compile_model(graph, "CPU", options)

@@ -1,4 +1,4 @@
-"""ONNX files of models, for any runtime, without logpolar: the network alone, or image and keypoints to descriptors.
+"""Networks to model files, and models to ONNX files for any runtime: the network alone, or end to end.
 
 Convention of the network alone:
     ``patches`` (count, rows, columns) -> ``descriptors`` (count, 128), all float32. Patches as ``sampling`` in the card
@@ -16,13 +16,20 @@ The weights are inside. The metadata hold the model's card, its hash and the con
 
 from __future__ import annotations
 
+import copy
+import logging
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import cv2
 import numpy as np
 import onnxruntime
 
 from logpolar.errors import MissingExtraError
 from logpolar.keypoints import Keypoints
-from logpolar.models import Model
+from logpolar.models.cards import ModelCard
+from logpolar.models.files import Model, write_model
 from logpolar.models.runtimes.onnxruntime_cpu import OnnxruntimeDescriber
 from logpolar.sampling import Pattern, sample_patches
 from logpolar.settings import DESCRIPTOR_SIZE, VERSION
@@ -31,11 +38,13 @@ try:
     import onnx
     from onnx import TensorProto, compose, helper
 
-    from logpolar.models.onnx_graphs import filled_graph
     from logpolar.sampling.onnx_arrays import Graph, OnnxArray
     from logpolar.sampling.onnx_lookup import make_pyramid, sample
 except ImportError as missing:
     raise MissingExtraError("writing ONNX files", "onnx") from missing
+
+if TYPE_CHECKING:
+    from logpolar.models.network import DescriptorNetwork
 
 _CHUNK = 32
 """Keypoints described at a time: memory stays bounded and the network's values in the processor's cache."""
@@ -49,6 +58,83 @@ _END_TO_END_WORDS = (
     "of the top-left pixel at (0, 0), size = diameter in pixels as in OpenCV, angle in degrees clockwise on the screen "
     f"-> descriptors (count, {DESCRIPTOR_SIZE}) of unit length; NaN for keypoints that are not finite or have no size"
 )
+
+
+def save_model(path: str | Path, network: DescriptorNetwork, card: ModelCard) -> None:
+    """Write a model file: the network's weights as float16, its graph, and the card (needs torch)."""
+    if card.variant:
+        raise ValueError("a network in torch is no variant; save_variant writes those")
+    weights = {
+        # Batch normalisation statistics are few and may be small: they stay in float32. The memory layout must be the
+        # plain one, unlike that of a network trained in channels-last order.
+        name: values.detach().cpu().contiguous().numpy().astype(np.float16 if name.endswith("weight") else np.float32)
+        for name, values in network.state_dict().items()
+        if not name.endswith("num_batches_tracked")
+    }
+    write_model(path, weights, export_graph(network), card)
+
+
+def export_graph(network: DescriptorNetwork) -> bytes:
+    """ONNX graph ``patches`` (count, rows, columns) -> ``descriptors`` (count, 128), the weights left out.
+
+    Weights are initializers under their own names with external data: whoever runs the graph supplies them. The
+    metadata hold the network's options.
+    """
+    import torch
+    from onnxscript import optimizer
+
+    options = network.options
+    example = torch.zeros(2, options.rows, options.columns)
+    exporter_log = logging.getLogger("torch.onnx")
+    previous = exporter_log.level
+    try:
+        exporter_log.setLevel(logging.ERROR)  # it complains about operators of packages not used here
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.onnx.export(
+                copy.deepcopy(network).cpu().eval(),
+                (example,),
+                input_names=["patches"],
+                output_names=["descriptors"],
+                dynamic_shapes=({0: torch.export.Dim("count")},),
+                opset_version=18,
+                dynamo=True,
+                optimize=False,  # would fold the batch normalisation into new, unnamed weights
+                verbose=False,
+            )
+    finally:
+        exporter_log.setLevel(previous)
+    assert program is not None
+    # Runtimes fold a batch normalisation into its convolution only if all its parameters are plain constants.
+    optimizer.fold_constants(program.model)
+    optimizer.remove_unused_nodes(program.model)
+    graph = program.model_proto
+    _strip(graph, set(network.state_dict()))
+    del graph.metadata_props[:]
+    graph.metadata_props.add(key="network", value=options.to_json())  # to be compared with the card
+    return bytes(graph.SerializeToString())
+
+
+def _strip(model: onnx.ModelProto, weights: set[str]) -> None:
+    """Remove the data of these weights and the exporter's notes, source paths among them."""
+    for node in model.graph.node:
+        del node.metadata_props[:]
+        node.doc_string = ""
+    for value in (*model.graph.value_info, *model.graph.input, *model.graph.output):
+        del value.metadata_props[:]
+    for tensor in model.graph.initializer:
+        del tensor.metadata_props[:]
+        if tensor.name in weights:
+            leave_out(tensor)
+
+
+def leave_out(tensor: TensorProto) -> None:
+    """Remove an initializer's data: whoever runs the graph supplies them."""
+    for content in ("raw_data", "float_data", "int32_data", "int64_data"):
+        tensor.ClearField(content)
+    tensor.data_location = TensorProto.EXTERNAL
+    del tensor.external_data[:]
+    tensor.external_data.add(key="location", value="weights")
 
 
 def network_file(model: Model) -> bytes:
@@ -119,7 +205,7 @@ def _describe_in_chunks(graph: Graph, pattern: Pattern, network: onnx.GraphProto
 
 def _checked_graph(model: Model) -> onnx.ModelProto:
     OnnxruntimeDescriber(model, threads=1)  # refuses graphs and weights that do not fit each other
-    return filled_graph(model)
+    return model.onnx_graph()
 
 
 def _described(file: onnx.ModelProto, model: Model, convention: str) -> bytes:

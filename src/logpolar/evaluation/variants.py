@@ -1,0 +1,53 @@
+"""Images to calibrate variants of models with, and the scores of a variant on scenes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from logpolar.datasets.files import CorrespondenceFile, file_names
+from logpolar.evaluation.pairs import Score, describe_views, mean_score, score_file
+from logpolar.images import downscale, find_images, read_gray, to_gray
+from logpolar.keypoints import Keypoints
+from logpolar.keypoints.detection import SiftDetector
+from logpolar.models.describers import open_describer
+from logpolar.models.quantisation import add_figures
+from logpolar.settings import FILE_ENDINGS
+from logpolar.types import FloatArray
+
+_MAX_IMAGES = 128
+
+
+def calibration_images(
+    sources: Sequence[str], max_size: int | None, random: np.random.Generator
+) -> Iterator[tuple[FloatArray, Keypoints]]:
+    """Gray images and keypoints from photos (files, folders, globs) and the train split of correspondence files.
+
+    128 images at most, drawn at random.
+    """
+    photos = [each for each in sources if Path(each).suffix.lower() not in FILE_ENDINGS]
+    per_file = max(_MAX_IMAGES // len(sources), 1)
+    for path in (Path(each) for each in sources if each not in photos):
+        with CorrespondenceFile(path) as file:
+            used = [number for number, image in enumerate(file.images) if image.split == "train"]
+            for number in random.permutation(used)[:per_file].tolist():
+                yield to_gray(file.read_image(number)), file.read_keypoints(number)
+    if photos:
+        paths = list(find_images(photos).values())
+        for number in random.permutation(len(paths))[:_MAX_IMAGES].tolist():
+            gray = downscale(read_gray(paths[number]), max_size)
+            yield gray, SiftDetector(None)(gray)
+
+
+def measure_variant(path: Path, files: Sequence[Path], split: str | None, most: int, title: str) -> dict[str, Score]:
+    """Scores of a variant on correspondence files, and their mean; added to the card in its file."""
+    describe = describe_views(open_describer(path))
+    scores = {}
+    for file_path, name in zip(files, file_names(files), strict=True):
+        with CorrespondenceFile(file_path) as file:
+            scores[name] = score_file(file, describe, split, most)
+    scores["mean"] = mean_score(list(scores.values()))
+    add_figures(path, {title: {name: score.to_dict() for name, score in scores.items()}})
+    return scores
