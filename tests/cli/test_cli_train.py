@@ -9,7 +9,6 @@ import sys
 
 import h5py
 import pytest
-import torch
 from click.testing import CliRunner
 
 from helpers import assert_one_error
@@ -29,15 +28,6 @@ def place(photo, tmp_path_factory):
     folder = tmp_path_factory.mktemp("set")
     build_set(photo, folder)
     return folder
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Threads of many small steps only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture
