@@ -70,11 +70,17 @@ def run_command(words: list[str]) -> str:
     program, *arguments = expanded(words)
     if program != "logpolar":
         return subprocess.run([program, *arguments], check=True, capture_output=True, text=True).stdout
-    result = CliRunner().invoke(main, arguments)
+    result = CliRunner().invoke(main, [*arguments, *in_this_process(arguments)])
     assert result.exit_code == 0, f"logpolar {' '.join(arguments)}: {result.output} {result.exception!r}"
     if target:
         Path(target).write_text(result.stdout)
     return result.stdout
+
+
+def in_this_process(words: list[str]) -> list[str]:
+    """Options that keep a command from starting processes, each of which would import everything anew."""
+    command, _ = find_command(words)
+    return ["--jobs", "1"] if any("--jobs" in parameter.opts for parameter in command.params) else []
 
 
 def find_command(words: list[str]) -> tuple[click.Command, list[str]]:

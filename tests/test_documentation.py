@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,8 @@ def test_all_blocks_of_a_page_run(page, inputs, tmp_path, monkeypatch, capsys):
 
 def run_or_parse(words: list[str]) -> str:
     line = " ".join(words)
+    if line == "logpolar demo":
+        return run_demo()
     if not any(line.startswith(start) for start in NOT_RUN):
         return run_command(words)
     if words[0] == "logpolar":
@@ -87,6 +90,12 @@ def run_or_parse(words: list[str]) -> str:
     if line in STAND_INS:
         shutil.copytree(*STAND_INS[line])
     return ""
+
+
+@cache
+def run_demo() -> str:
+    """Once for all pages: it takes no files."""
+    return run_command(["logpolar", "demo"])
 
 
 def assert_prints(expected: str, printed: str) -> None:

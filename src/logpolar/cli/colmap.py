@@ -24,12 +24,13 @@ from logpolar.sfm.redescription import RedescriptionOptions
 if TYPE_CHECKING:
     from logpolar.sfm.database_files import DatabaseReport
 
-_output = click.option("--output", "-o", type=click.Path(path_type=Path), required=True, help="New COLMAP database.")
+_PATH = click.Path(path_type=Path)
+_output = click.option("--output", "-o", type=_PATH, required=True, help="New COLMAP database.")
 _overwrite = click.option("--overwrite", is_flag=True, help="Replace OUTPUT, if it is a COLMAP database.")
 
 
 @click.group(
-    short_help="Write COLMAP databases, or describe and match existing ones anew.",
+    short_help="Write COLMAP databases, or describe and match one anew.",
     epilog="Example: logpolar colmap redescribe database.db photos/ -o new.db && "
     "colmap mapper --database_path new.db --image_path photos --output_path sparse",
 )
@@ -41,23 +42,15 @@ def colmap() -> None:
     short_help="Write feature and match files into a database.",
     epilog="Example: logpolar colmap export features.h5 matches.h5 --images photos/ -o database.db",
 )
-@click.argument("features", type=click.Path(path_type=Path))
-@click.argument("matches", type=click.Path(path_type=Path), required=False)
-@click.option("--images", type=click.Path(path_type=Path), help="Folder of the photos; cameras are guessed from EXIF.")
-@click.option(
-    "--cameras", type=click.Path(path_type=Path), help="Database to copy cameras, images and rigs from instead."
-)
+@click.argument("features", type=_PATH)
+@click.argument("matches", type=_PATH, required=False)
+@click.option("--images", type=_PATH, help="Folder of the photos; cameras are guessed from EXIF.")
+@click.option("--cameras", type=_PATH, help="Database to copy cameras, images and rigs from instead.")
 @_output
 @settings_options(ExportOptions)
 @_overwrite
 def export(
-    features: Path,
-    matches: Path | None,
-    images: Path | None,
-    cameras: Path | None,
-    output: Path,
-    overwrite: bool,
-    **settings: Any,
+    features: Path, matches: Path | None, images: Path | None, cameras: Path | None, output: Path, **settings: Any
 ) -> None:
     """Write FEATURES and MATCHES, of `extract` and `match-features` or of hloc, into a new COLMAP database.
 
@@ -68,7 +61,7 @@ def export(
 
     if (images is None) == (cameras is None):
         raise LogpolarError("give the photos (--images) or another database's cameras (--cameras), one of them")
-    options = make_settings(ExportOptions, settings)
+    overwrite, options = settings.pop("overwrite"), make_settings(ExportOptions, settings)
     _tell(output, export_database(features, matches, output, images, cameras, options, overwrite, progress=True))
 
 
@@ -76,8 +69,8 @@ def export(
     short_help="Describe the keypoints of a database, and match them anew.",
     epilog="Example: logpolar colmap redescribe database.db photos/ -o new.db --model logpolar-96",
 )
-@click.argument("database", type=click.Path(path_type=Path))
-@click.argument("photos", type=click.Path(path_type=Path))
+@click.argument("database", type=_PATH)
+@click.argument("photos", type=_PATH)
 @_output
 @description_options
 @settings_options(RedescriptionOptions)
@@ -85,16 +78,7 @@ def export(
 @ratio_option
 @jobs_option
 @_overwrite
-def redescribe(
-    database: Path,
-    photos: Path,
-    output: Path,
-    pairs: Path | None,
-    ratio: float,
-    jobs: int,
-    overwrite: bool,
-    **settings: Any,
-) -> None:
+def redescribe(database: Path, photos: Path, output: Path, pairs: Path | None, ratio: float, **settings: Any) -> None:
     """Describe the keypoints of a COLMAP database with our model, match and verify them, into a new database.
 
     Cameras, images, rigs and keypoints are kept, with their stored scale and orientation. DATABASE itself is never
@@ -104,6 +88,7 @@ def redescribe(
     from logpolar.sfm.redescription import redescribe_database
 
     opener = extractor_opener(**take_extraction(settings))
+    jobs, overwrite = settings.pop("jobs"), settings.pop("overwrite")
     options = make_settings(RedescriptionOptions, settings)
     with continuing(output.with_name(f"{output.name}.features.h5")):
         report = redescribe_database(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from logpolar.datasets.building import BuildReport
     from logpolar.datasets.files import CorrespondenceFile
 
+_PATH = click.Path(path_type=Path)
 overwrite_option = click.option("--overwrite", is_flag=True, help="Start anew instead of resuming.")
 
 
@@ -38,14 +39,8 @@ def dataset() -> None:
     short_help="Correspondences from COLMAP dense workspaces.",
     epilog="Example: logpolar dataset colmap scenes/trevi scenes/vienna -o train/",
 )
-@click.argument("workspaces", nargs=-1, required=True, metavar="WORKSPACE...", type=click.Path(path_type=Path))
-@click.option(
-    "--output",
-    "-o",
-    type=click.Path(path_type=Path),
-    required=True,
-    help="File (.h5), or a folder for one file per workspace.",
-)
+@click.argument("workspaces", nargs=-1, required=True, metavar="WORKSPACE...", type=_PATH)
+@click.option("--output", "-o", type=_PATH, required=True, help="File (.h5), or a folder for one file per workspace.")
 @settings_options(SceneOptions)
 @jobs_option
 @overwrite_option
@@ -133,7 +128,7 @@ def tell_rejects(file: CorrespondenceFile) -> None:
     epilog="Example: logpolar dataset homographies photos/ -o photos.h5 --views 3",
 )
 @click.argument("photos", nargs=-1, required=True, metavar="PHOTOS...")
-@click.option("--output", "-o", type=click.Path(path_type=Path), required=True, help="File (.h5).")
+@click.option("--output", "-o", type=_PATH, required=True, help="File (.h5).")
 @settings_options(PhotoOptions)
 @jobs_option
 @overwrite_option

@@ -49,18 +49,10 @@ def sfm(
     from logpolar.viewing.drawing import write_picture
 
     opener = extractor_opener(**take_extraction(settings))
+    options = make_settings(SfmOptions, settings)
     with continuing(output):
         report = reconstruct(
-            photos,
-            output,
-            opener,
-            make_settings(SfmOptions, settings),
-            MatchingOptions(ratio),
-            pairs,
-            jobs,
-            overwrite,
-            progress=True,
-            say=click.echo,
+            photos, output, opener, options, MatchingOptions(ratio), pairs, jobs, overwrite, True, click.echo
         )
     write_picture(output / SUMMARY, draw_summary(photos, output, report))
     _tell(output, report)
@@ -73,10 +65,8 @@ def _tell(output: Path, report: SfmReport) -> None:
         click.echo(f"logpolar: left out: {reason}", err=True)
     readable = report.photos - len(report.left_out)
     click.echo(f"{output}: {len(report.registered)} of {readable} photos registered, {report.points} points")
-    click.echo(
-        f"mean track length {report.mean_track_length:.2f}, "
-        f"mean reprojection error {report.mean_reprojection_error:.2f} px"
-    )
+    lengths = f"mean track length {report.mean_track_length:.2f}"
+    click.echo(f"{lengths}, mean reprojection error {report.mean_reprojection_error:.2f} px")
     if report.models > 1:
         click.echo(f"COLMAP made {report.models} models; these figures are of the largest, number {report.model}")
     click.echo(f"wrote {output / MODELS} and {output / SUMMARY}")

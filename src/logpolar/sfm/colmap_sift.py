@@ -22,15 +22,7 @@ from logpolar.errors import LogpolarError, StorageError
 from logpolar.keypoints import Keypoints
 from logpolar.sfm.database_files import remove_database
 from logpolar.sfm.export import CameraMode
-from logpolar.sfm.mapper import (
-    DATABASE,
-    MapperOptions,
-    SfmReport,
-    claim_folder,
-    map_database,
-    mark_unfinished,
-    read_report,
-)
+from logpolar.sfm.mapper import DATABASE, MapperOptions, SfmReport, claim_folder, map_database, read_report
 from logpolar.sfm.pycolmap_compat import (
     camera_mode,
     colmap_errors,
@@ -77,8 +69,7 @@ def reconstruct_with_sift(
     if not overwrite and before and before.made_of == made_of:
         return before
     output.mkdir(exist_ok=True)
-    claim_folder(output)
-    mark_unfinished(output)
+    claim_folder(output, anew=True)
     database = output / DATABASE
     remove_database(database)
     with colmap_errors(f"{database}: COLMAP could not write it"), quiet():

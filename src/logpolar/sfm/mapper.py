@@ -166,23 +166,18 @@ def read_report(output: Path) -> SfmReport | None:
     return report if (output / MODELS).is_dir() else None
 
 
-def claim_folder(output: Path, *made: str) -> None:
-    """Mark a folder as ours before anything is written to it; refuse one with a COLMAP project of someone else.
+def claim_folder(output: Path, *made: str, anew: bool = False) -> None:
+    """Mark a folder as ours by a report; refuse one with a COLMAP project of someone else.
 
-    A folder is ours if its report says so; otherwise none of ``made``, the names that will be written, may exist.
+    A folder is ours if its report says so; otherwise none of ``made``, the names that will be written, may exist. With
+    ``anew`` an earlier report, which no longer holds, is replaced.
     """
     try:
         ours = "made_of" in json.loads((output / REPORT).read_bytes())
     except (OSError, ValueError, TypeError):
         ours = False
-    if ours:
-        return
-    foreign = [name for name in (DATABASE, MODELS, REPORT, *made) if (output / name).exists()]
+    foreign = [name for name in (DATABASE, MODELS, REPORT, *made) if not ours and (output / name).exists()]
     if foreign:
         raise StorageError(f"{output}: {foreign[0]} was not made by this command; choose another folder")
-    mark_unfinished(output)
-
-
-def mark_unfinished(output: Path) -> None:
-    """Replace the report by one that says only whose folder this is; to be called before anything in it changes."""
-    write_json(output / REPORT, {"made_of": ""})
+    if anew or not ours:
+        write_json(output / REPORT, {"made_of": ""})

@@ -21,15 +21,7 @@ from logpolar.matching.pairs import Pair, PairingOptions, choose_pairs, read_pai
 from logpolar.settings import setting
 from logpolar.sfm.database_files import digest_rows
 from logpolar.sfm.export import CameraMode, ExportOptions, camera_mode_setting, export_database
-from logpolar.sfm.mapper import (
-    DATABASE,
-    MapperOptions,
-    SfmReport,
-    claim_folder,
-    map_database,
-    mark_unfinished,
-    read_report,
-)
+from logpolar.sfm.mapper import DATABASE, MapperOptions, SfmReport, claim_folder, map_database, read_report
 from logpolar.sfm.pycolmap_compat import import_pycolmap
 from logpolar.storage.atomic_io import check_place, write_whole
 
@@ -101,7 +93,7 @@ def reconstruct(
         say("database and model are up to date")
         return before
     say("database and verification")
-    mark_unfinished(output)
+    claim_folder(output, anew=True)
     export = ExportOptions(options.camera_mode, seed=options.seed)
     files = output / FEATURES, output / MATCHES, output / DATABASE
     written = export_database(*files, photos, options=export, overwrite=True, progress=progress, pairs=chosen)
