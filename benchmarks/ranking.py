@@ -25,7 +25,7 @@ COUNT, LENGTH, SEED = 22_000, 128, 0
 
 def rank_pool() -> dict[str, float]:
     """Unit vectors and copies of them, so noisy that a third of the copies are the nearest."""
-    from logpolar.evaluation.ranking import pooled_ranks, rank1
+    from logpolar.evaluation.metrics import pooled_ranks, rank1
 
     random = np.random.default_rng(SEED)
     first = unit(random.normal(size=(COUNT, LENGTH)).astype(np.float32))

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from logpolar.datasets.files import CorrespondenceFile
-from logpolar.evaluation.pairs import describe_views, mean_score, score_file
+from logpolar.evaluation.pairs import mean_score, score_file
 from logpolar.models.describers import open_describer
 from logpolar.training.config import find_files, read_config
 from logpolar.training.data import TrainingData, load_training_data
@@ -43,11 +43,11 @@ def read_variants(path: Path) -> dict[str, list[str]]:
 
 
 def measure(model: Path, files: list[Path], pairs: int, device: str) -> dict[str, Any]:
-    describe = describe_views(open_describer(model, device=device, precision="float32", runtime="torch"))
+    describer = open_describer(model, device=device, precision="float32", runtime="torch")
     scores = {}
     for path in files:
         with CorrespondenceFile(path) as file:
-            scores[path.stem] = score_file(file, describe, None, pairs)
+            scores[path.stem] = score_file(file, describer, None, pairs)
     return {name: score.to_dict() for name, score in {**scores, "mean": mean_score(list(scores.values()))}.items()}
 
 

@@ -33,9 +33,10 @@ from numpy.typing import NDArray
 
 from logpolar.datasets.files import CorrespondenceFile
 from logpolar.distributed import in_processes
-from logpolar.evaluation.descriptors.registry import open_descriptor
+from logpolar.evaluation.cache import Uncached
+from logpolar.evaluation.descriptors.registry import open_method
 from logpolar.evaluation.metrics import ranks
-from logpolar.evaluation.poses.stereo import matched_errors, mean_average_accuracy
+from logpolar.evaluation.poses import PoseScore, match_errors
 from logpolar.keypoints import Keypoints
 from logpolar.storage.documents import versions
 from logpolar.types import FloatArray
@@ -88,7 +89,11 @@ def open_file(path: Path) -> CorrespondenceFile:
 # Describing
 
 
-opened = lru_cache(maxsize=1)(open_descriptor)
+@lru_cache(maxsize=1)
+def views_of(spec: str, device: str) -> Uncached:
+    method = open_method(spec, device=device, precision="auto" if device == "cpu" else "float32")
+    assert method.describer is not None
+    return Uncached(method.describer)
 
 
 def describe_image(device: str, task: ImageTask) -> None:
@@ -96,7 +101,8 @@ def describe_image(device: str, task: ImageTask) -> None:
     keypoints = file.read_keypoints(task.image)
     descriptors = np.zeros((len(keypoints), 128), np.float32)
     if len(task.rows):
-        descriptors[task.rows] = opened(task.spec, device).describe(file.read_image(task.image), keypoints[task.rows])
+        views, image = views_of(task.spec, device), file.read_image(task.image)
+        descriptors[task.rows] = views.describe("", image, keypoints[task.rows])
     np.save(described_file(task, task.image), descriptors)
 
 
@@ -142,7 +148,7 @@ def match_pair(task: PairTask) -> PairResult:
     errors, matches = [], []
     for most in task.ratios:
         keep = ratio <= most
-        errors.append(matched_errors(cameras[0], cameras[1], xy[0][keep], xy[1][keep], task.threshold))
+        errors.append(match_errors(cameras[0], cameras[1], xy[0][keep], xy[1][keep], task.threshold)[0])
         matches.append(int(keep.sum()))
     return PairResult(hits, len(found), errors, matches)
 
@@ -192,7 +198,7 @@ def draw_pairs(file: CorrespondenceFile, part: str, count: int) -> list[int]:
 def summarise(results: list[tuple[PairTask, PairResult]], ratios: tuple[float, ...]) -> dict[str, Any]:
     """Of pairs of one descriptor and one alteration."""
     hits, count = (sum(getattr(result, name) for _, result in results) for name in ("hits", "correspondences"))
-    maa = {f"{r:g}": mean_average_accuracy([res.errors[k] for _, res in results]) for k, r in enumerate(ratios)}
+    maa = {f"{r:g}": PoseScore.of([res.errors[k] for _, res in results]).maa10 for k, r in enumerate(ratios)}
     matches = {f"{r:g}": float(np.median([res.matches[k] for _, res in results])) for k, r in enumerate(ratios)}
     return {
         "pairs": len(results),
@@ -266,7 +272,7 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, str, dict[str, A
         images, pairs, kinds = all_tasks(options, Path(folder))
         describe_images(images, options.device, options.jobs)
         start = time.perf_counter()
-        names = {spec: open_descriptor(spec, options.device).name for spec in options.descriptor}
+        names = {spec: open_method(spec, device=options.device).name for spec in options.descriptor}
         groups = defaultdict(list)
         for task, result in in_processes(match_pair, pairs, options.jobs):
             groups[names[task.spec], kinds[task.file]].append((task, result))

@@ -44,7 +44,7 @@ def setting(
 
 def check_settings(settings: Any) -> None:
     """Raise ``ValueError`` unless each setting is within its range, or among its choices; NaN is in no range."""
-    for each in fields(settings):
+    for each in (each for each in fields(settings) if each.metadata):
         value, low, high = getattr(settings, each.name), each.metadata["low"], each.metadata["high"]
         choices = each.metadata["choices"]
         if choices is not None and value not in choices:

@@ -112,9 +112,9 @@ class TestPatches:
         assert sum(int(row["right_pairs"]) for row in classes[:30]) <= found["correspondences"]
         assert_picture(output / "patches.png")
 
-    def test_part_pairs_and_fixed_size(self, photo_file, tmp_path):
+    def test_split_pairs_and_fixed_size(self, photo_file, tmp_path):
         counts = []
-        for options in ([], ["--part", "train"], ["--pairs", 2], ["--fixed-size", "median"], ["--fixed-size", 0.02]):
+        for options in ([], ["--split", "train"], ["--pairs", 2], ["--fixed-size", "median"], ["--fixed-size", 0.02]):
             succeed("patches", photo_file, "-d", "sift", "-o", tmp_path, "--resamples", 0, *options)
             values = read(tmp_path, "patches")["results"]["SIFT"]["mean"]
             counts.append((values["pairs"], values["correspondences"], values["fpr95"]))
@@ -177,7 +177,7 @@ class TestCache:
         succeed(*arguments)
         with h5py.File(next(cache.iterdir()), "a") as file:
             next(iter(file["images"].values())).attrs["digest"] = "other"
-        assert_one_error(run(*arguments), "has changed since")
+        assert_one_error(run(*arguments), "have changed since")
 
 
 class TestRetrieval:
@@ -196,7 +196,7 @@ class TestRetrieval:
 
 class TestHPatches:
     def test_tables_and_figures(self, sequences, model, tmp_path):
-        options = ("--keypoints", 120, "--turns", "0,90", "--zooms", "0.5,1", "--cache", tmp_path / "cache")
+        options = ("--keypoints", 120, "--rotations", "0,90", "--zooms", "0.5,1", "--cache", tmp_path / "cache")
         result = succeed("hpatches", sequences, *SIFTS, "-d", model, "-o", tmp_path, *options)
         found = read(tmp_path, "hpatches")["results"]["SIFT"]
         assert [(each["options"]["turn"], each["options"]["zoom"]) for each in found] == [(0, 1), (90, 1), (0, 0.5)]
@@ -266,7 +266,7 @@ class TestHPatches:
         (half / "i_one" / "2.png").write_bytes(b"\x89PNG")
         (half / "v_one" / "H_1_2").write_text("1 0 -4\n0 1 -6\n0 0 1\n")
         assert_one_error(run("hpatches", half, *arguments), "2.png")
-        assert_one_error(run("hpatches", sequences, *arguments, "--turns", "0,x"), "--turns", "0,x")
+        assert_one_error(run("hpatches", sequences, *arguments, "--rotations", "0,x"), "--rotations", "0,x")
         assert_one_error(run("hpatches", sequences, *arguments, "--zooms", "8"), "0.25 to 4")
 
 
@@ -323,8 +323,8 @@ class TestBadInput:
             assert_one_error(result, f"descriptor '{spec}'", words)
         for command in ("patches", "retrieval", "amos"):
             result = run(command, photo_file, "-d", "opencv:ORB", "-o", tmp_path / "results")
-            assert_one_error(result, "descriptor 'opencv:ORB': has keypoints of its own")
+            assert_one_error(result, "descriptor 'opencv:ORB': has its own keypoints")
         result = run("patches", photo_file, "-d", "sift", "-d", "sift,lambda=12", "-o", tmp_path / "results")
         assert_one_error(result, "'sift' and 'sift,lambda=12' are the same")
         result = run("patches", photo_file, "-d", "sift", "-o", tmp_path / "results", "--device", "tpu")
-        assert_one_error(result, "the device must be cpu or cuda")
+        assert_one_error(result, "must be cpu or cuda")

@@ -101,7 +101,7 @@ def test_whole_features_and_detectors(scene, tmp_path):
     assert sift["descriptors"][1]["identity"]["keypoints"] == 200
     assert sift["results"]["OpenCV ORB"]["stereo"]["castle"]["matches_median"] > 0
     assert len(list((tmp_path / "cache").iterdir())) == 3
-    assert "On keypoints of their own: OpenCV ORB." in (tmp_path / "phototourism.md").read_text()
+    assert "On their own keypoints: OpenCV ORB." in (tmp_path / "phototourism.md").read_text()
 
 
 class TestCache:
@@ -126,7 +126,7 @@ class TestCache:
         with h5py.File(found[0], "a") as file:
             for stored in file["images"].values():
                 stored.attrs["digest"] = "other"
-        assert_one_error(run(*arguments), "has changed since")
+        assert_one_error(run(*arguments), "have changed since")
 
 
 def test_bad_input(scene, tmp_path):
@@ -140,7 +140,7 @@ def test_bad_input(scene, tmp_path):
         ((scene, "--device", "abacus"), "abacus"),
         ((scene, "-d", "rootsift,lambda=12"), "are the same descriptor"),
         ((tmp_path / "nowhere",), "no such file"),
-        ((scene, "-d", "opencv:ORB", "--fixed-size", "median"), "'OpenCV ORB' has keypoints of its own"),
+        ((scene, "-d", "opencv:ORB", "--fixed-size", "median"), "'OpenCV ORB' has its own keypoints"),
         ((scene, "-d", "opencv:Nothing"), "has no feature 'Nothing'"),
         ((scene, "--detector", "opencv:Nothing"), "detector 'opencv:Nothing'"),
     ):

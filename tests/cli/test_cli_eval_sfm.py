@@ -34,7 +34,7 @@ def measured(scene, tmp_path_factory):
     """Three photos of six reduced, by three descriptors one of which is absent."""
     place = tmp_path_factory.mktemp("sfm")
     specs = ("-d", "rootsift", "-d", "colmap-sift", "-d", "hardnet:no.pth", "--skip-missing")
-    arguments = (scene, *specs, *SMALL, "--shrink", 1.5, "--cache", place / "cache", "-o", place / "results")
+    arguments = (scene, *specs, *SMALL, "--downscale", 1.5, "--cache", place / "cache", "-o", place / "results")
     result = run(*arguments)
     assert result.exit_code == 0, result.stderr
     return place, arguments
@@ -76,7 +76,7 @@ class TestResults:
         assert f"| COLMAP SIFT | castle | {found['registered']:.4g} of 6 ({least} - {most}) |" in table
         assert "Means of 2 models from the same matches" in table
         assert "| hardnet:no.pth | weights not at hand |" in table
-        assert "is 1.5 times smaller" in table
+        assert "is downscaled 1.5 times" in table
 
     def test_report_takes_it(self, measured):
         section = paper_sections(read_runs([measured[0] / "results"]))[-1]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from function_describer import uncached
 from logpolar.errors import ImageError, LogpolarError
 from logpolar.evaluation.amos import SKIPPED, amos_pairs, score_amos
 from logpolar.evaluation.options import AmosOptions
@@ -119,7 +120,7 @@ class TestDraws:
         (folder / "Train" / VIEWS[0] / "readme.txt").write_text("no image")
         pairs = amos_pairs(folder)
         assert "images_in_views.npy is missing" in pairs.lists
-        assert "is missing" in score_amos(pairs, at_places).to_dict()["lists"]
+        assert "is missing" in score_amos(pairs, uncached(at_places)).to_dict()["lists"]
         assert amos_pairs(folder).groups[0].rows.tolist() == pairs.groups[0].rows.tolist()
 
     @pytest.mark.parametrize("flat", [False, True])
@@ -144,23 +145,22 @@ class TestScores:
             assert view.dtype == np.uint8
             return at_places(view, keypoints)
 
-        score = score_amos(amos_pairs(folder, AmosOptions("full")), describe)
+        score = score_amos(amos_pairs(folder, AmosOptions("full")), uncached(describe))
         assert score.rank1 == 1
         assert (score.pairs, score.views, score.images) == (PER_VIEW * len(VIEWS), len(VIEWS), len(VIEWS) * IMAGES)
         assert len(calls) == len(set(calls)) == score.images
 
     def test_chance(self, folder):
         random = np.random.default_rng(0)
-        score = score_amos(
-            amos_pairs(folder, AmosOptions("full")), lambda view, keypoints: random.normal(size=(len(keypoints), 16))
-        )
+        views = uncached(lambda view, keypoints: random.normal(size=(len(keypoints), 16)))
+        score = score_amos(amos_pairs(folder, AmosOptions("full")), views)
         assert score.rank1 < 0.15
         assert score.cumulative[100] == 1
         assert 0.25 < score.cumulative[20] < 0.6
 
     def test_real_descriptor(self, folder):
         """The light changes, nothing else; the same place is found nearly always."""
-        assert score_amos(amos_pairs(folder, AmosOptions("full")), root_sift).rank1 > 0.8
+        assert score_amos(amos_pairs(folder, AmosOptions("full")), uncached(root_sift)).rank1 > 0.8
 
     def test_same_file_names_in_several_views(self, folder):
         """Views are told apart by folder: all have a 0.png."""
@@ -175,10 +175,10 @@ class TestScores:
             side = 1.0 if shades[view.tobytes()] == VIEWS[0] else -1.0
             return np.concatenate([np.full((len(keypoints), 1), side), at_places(view, keypoints)], axis=1)
 
-        assert score_amos(pairs, by_view).rank1 == 1
+        assert score_amos(pairs, uncached(by_view)).rank1 == 1
 
     def test_as_dictionary(self, folder):
-        values = score_amos(amos_pairs(folder), at_places).to_dict()
+        values = score_amos(amos_pairs(folder), uncached(at_places)).to_dict()
         assert values["options"] == {"mode": "paper", "seed": 42}
         assert values["pairs"] == 2 * PER_VIEW
         assert values["views"] == 2
@@ -252,7 +252,7 @@ class TestBrokenFolders:
 
     def test_image_that_is_not_there(self, folder):
         (folder / "Train" / VIEWS[2] / "4.png").unlink()
-        self.assert_refused(folder, r"4\.png: no such image, though images_in_views\.npy has it")
+        self.assert_refused(folder, r"4\.png: no such image, though listed in images_in_views\.npy")
 
     def test_image_listed_twice(self, folder):
         write_lists(folder, {view: ["0.png", "1.png", "0.png"] for view in VIEWS})
@@ -274,7 +274,7 @@ class TestBrokenFolders:
     @pytest.mark.parametrize("lists", [["0.png"], {VIEWS[0]: 3}], ids=str)
     def test_other_lists(self, folder, lists):
         write_lists(folder, lists)
-        self.assert_refused(folder, "not a dictionary|no list|not one pickled value")
+        self.assert_refused(folder, "not a dictionary|not a list|not one pickled value")
 
     def test_damaged_image(self, folder):
         (folder / "Train" / VIEWS[0] / "1.png").write_bytes(b"nothing")

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from dataset_files import make_image, make_keypoints, make_pair, write
+from function_describer import FunctionDescriber
 from helpers import content_of
 from logpolar.datasets.files import CorrespondenceFile
 from logpolar.errors import StorageError
-from logpolar.evaluation.cache import CacheFile, DescriptorCache, cache_name, image_digest, scene_identity
-from logpolar.evaluation.descriptors.registry import Descriptor, open_descriptor
+from logpolar.evaluation.cache import CacheFile, DescriptorCache, Uncached, cache_name, image_digest, scene_identity
+from logpolar.evaluation.descriptors.registry import Method, open_method
 from logpolar.evaluation.pairs import DescribedFile, score_described
 from logpolar.keypoints import Keypoints
 
@@ -41,12 +42,12 @@ def make_view(seed: int) -> np.ndarray:
 
 
 def open_cache(folder, describe, identity=None, settings=None, data=None):
-    descriptor = Descriptor("Some (λ=3)", identity or {"kind": "some", "lambda": 12.0}, describe)
-    return DescriptorCache(folder, descriptor, "tests", data or {"scene": "x"}, settings or {"most": 5})
+    method = Method("some", "Some (λ=3)", identity or {"kind": "some", "lambda": 12.0}, FunctionDescriber(describe))
+    return DescriptorCache(folder, method, "tests", data or {"scene": "x"}, settings or {"most": 5})
 
 
 def describe_all(cache):
-    return [cache.described(name, make_view(k), make_keypoints(5 + k, k)) for k, name in enumerate(NAMES)]
+    return [cache.describe(name, make_view(k), make_keypoints(5 + k, k)) for k, name in enumerate(NAMES)]
 
 
 class TestCache:
@@ -94,7 +95,7 @@ class TestCache:
     def test_no_keypoints(self, tmp_path):
         for _ in range(2):
             with open_cache(tmp_path, Random()) as cache:
-                assert cache.described("empty", make_view(0), make_keypoints(0)).shape == (0, 16)
+                assert cache.describe("empty", make_view(0), make_keypoints(0)).shape == (0, 16)
 
     def test_layout(self, tmp_path):
         with open_cache(tmp_path, Random()) as cache:
@@ -161,8 +162,8 @@ class TestIdentity:
             view[3, 4] ^= 1
         else:
             keypoints = keypoints[:4] if what == "count" else keypoints.resized(1.5, 1.5)
-        with open_cache(tmp_path, Random()) as cache, pytest.raises(StorageError, match=r"'a\.png'.* has changed"):
-            cache.described("a.png", view, keypoints)
+        with open_cache(tmp_path, Random()) as cache, pytest.raises(StorageError, match=r"'a\.png'.* have changed"):
+            cache.describe("a.png", view, keypoints)
 
     def test_digest_knows_the_shape(self):
         view, keypoints = make_view(0), make_keypoints(2)
@@ -191,11 +192,11 @@ def scene(tmp_path_factory):
 
 class TestScenes:
     def test_scores_are_those_without(self, scene, tmp_path):
-        descriptor = open_descriptor("rootsift")
+        method = open_method("rootsift")
         with CorrespondenceFile(scene) as file:
-            direct = score_described(DescribedFile(file, descriptor.describe))
+            direct = score_described(DescribedFile(file, Uncached(method.describer)))
             for _ in range(2):
-                with DescriptorCache(tmp_path, descriptor, "scenes", scene_identity(file), {}) as cache:
+                with DescriptorCache(tmp_path, method, "scenes", scene_identity(file), {}) as cache:
                     assert score_described(DescribedFile(file, cache)) == direct
         assert 0 < direct.fpr95 < 1
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dataset_files import SETTINGS, SUMMARY, make_image
+from function_describer import FunctionDescriber, uncached
 from logpolar.datasets.correspondences import Correspondences
 from logpolar.datasets.files import CorrespondenceFile
 from logpolar.datasets.writing import CorrespondenceWriter, PairRecord
@@ -16,8 +17,8 @@ from logpolar.evaluation.pairs import (
     DescribedFile,
     DescribedPair,
     Score,
-    choose_pairs,
     mean_score,
+    sample_pairs,
     score_described,
     score_file,
 )
@@ -138,7 +139,7 @@ class TestScores:
     )
     def test_by_loops(self, file, part, numbers, noise):
         describe = Describer(noise)
-        found, expected = score_file(file, describe, part), score_by_loops(file, numbers, describe)
+        found, expected = score_file(file, FunctionDescriber(describe), part), score_by_loops(file, numbers, describe)
         assert_same_score(found, expected)
         assert 0 < found.fpr95 < 1
         assert found.scales_differ_2x > 0
@@ -146,13 +147,14 @@ class TestScores:
         assert 0.2 < found.rank1 < 1
 
     def test_no_such_part(self, file):
-        score = score_file(file, Describer(), "test")
+        score = score_file(file, FunctionDescriber(Describer()), "test")
         assert (score.pairs, score.correspondences) == (0, 0)
         assert math.isnan(score.fpr95)
 
     def test_some_pairs(self, file):
-        numbers = choose_pairs(file, "train", 3, 4).tolist()
-        assert_same_score(score_file(file, Describer(), "train", 3, 4), score_by_loops(file, numbers, Describer()))
+        numbers = sample_pairs(file, "train", 3, 4).tolist()
+        found = score_file(file, FunctionDescriber(Describer()), "train", 3, 4)
+        assert_same_score(found, score_by_loops(file, numbers, Describer()))
 
     def test_pooled_not_averaged(self):
         """One pair is easy, the other hard: the threshold of both together accepts wrong pairs of the easy one."""
@@ -175,14 +177,14 @@ class TestScores:
 class TestDescribedFile:
     def test_every_image_is_described_once(self, file):
         describe = Describer()
-        described = DescribedFile(file, describe, "train")
+        described = DescribedFile(file, uncached(describe), "train")
         score_described(described)
         assert len(described) == 5
         assert len(describe.calls) == len(set(describe.calls)) == 4
         assert {count for _, count in describe.calls} == {LANDMARKS}
 
     def test_can_be_gone_through_again(self, file):
-        described = DescribedFile(file, Describer())
+        described = DescribedFile(file, uncached(Describer()))
         one, again = ([pair.distances() for pair in described] for _ in range(2))
         assert len(one) == len(again) == len(described) == 7
         for first, second in zip(one, again, strict=True):
@@ -191,7 +193,7 @@ class TestDescribedFile:
     def test_rows(self, file):
         """Partners first, in the order of the correspondences, then all that are not near to a matched keypoint."""
         describe = Describer()
-        for number, pair in zip((5, 6), DescribedFile(file, describe, "validation"), strict=True):
+        for number, pair in zip((5, 6), DescribedFile(file, uncached(describe), "validation"), strict=True):
             read = file.read(number)
             found = read.correspondences
             count = len(found)
@@ -219,25 +221,25 @@ class TestChoice:
             yield opened
 
     def test_all(self, file):
-        assert choose_pairs(file, None, 0, 0).tolist() == [0, 1, 2, 4, 5, 6, 8]
-        assert choose_pairs(file, "train", 5, 0).tolist() == [0, 1, 2, 4, 8]
-        assert choose_pairs(file, "validation", 99, 0).tolist() == [5, 6]
-        assert len(choose_pairs(file, "test", 3, 0)) == 0
+        assert sample_pairs(file, None, 0, 0).tolist() == [0, 1, 2, 4, 5, 6, 8]
+        assert sample_pairs(file, "train", 5, 0).tolist() == [0, 1, 2, 4, 8]
+        assert sample_pairs(file, "validation", 99, 0).tolist() == [5, 6]
+        assert len(sample_pairs(file, "test", 3, 0)) == 0
 
     @pytest.mark.parametrize(("most", "images"), [(1, 2), (3, 3), (10, 5), (12, 6), (15, 6), (44, 10)])
     def test_as_few_images_as_will_do(self, crowd, most, images):
         """n images have n (n - 1) / 2 pairs."""
         for seed in range(5):
-            numbers = choose_pairs(crowd, None, most, seed)
+            numbers = sample_pairs(crowd, None, most, seed)
             assert len(set(numbers.tolist())) == len(numbers) == most
             assert (np.diff(numbers) > 0).all()
             assert len(np.unique(crowd.pair_images[numbers])) <= images
 
     def test_seed_decides(self, crowd):
-        one, same, other = (choose_pairs(crowd, None, 6, seed).tolist() for seed in (1, 1, 2))
+        one, same, other = (sample_pairs(crowd, None, 6, seed).tolist() for seed in (1, 1, 2))
         assert one == same
         assert one != other
-        seen = {number for seed in range(60) for number in choose_pairs(crowd, None, 6, seed).tolist()}
+        seen = {number for seed in range(60) for number in sample_pairs(crowd, None, 6, seed).tolist()}
         assert len(seen) == 45
 
 

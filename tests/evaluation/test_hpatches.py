@@ -4,11 +4,11 @@ import cv2
 import numpy as np
 import pytest
 
+from function_describer import score_pairs, uncached
 from logpolar.errors import ImageError, LogpolarError
-from logpolar.evaluation.hpatches import SKIPPED, hpatches_pairs
-from logpolar.evaluation.hpatches_scores import matching_accuracy, score_hpatches
+from logpolar.evaluation.hpatches import THRESHOLDS, HPatchesTally, matching_accuracy
+from logpolar.evaluation.hpatches_sequences import SKIPPED, Sequences
 from logpolar.evaluation.options import HPatchesOptions
-from logpolar.evaluation.pairs import score_pairs
 from logpolar.features.sift import root_sift
 
 SIZE = (240, 200)  # width, height
@@ -70,7 +70,7 @@ class Truth:
         vectors = self.random.normal(size=(count, 64))
         return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
 
-    def __call__(self, view, keypoints):
+    def describe(self, key, view, keypoints):
         self.calls.append(id(view))
         table = (self.first | self.second)[id(view)]
         assert len(table) == len(keypoints)
@@ -79,7 +79,14 @@ class Truth:
 
 def pairs_of(folder, **options):
     options = HPatchesOptions(**options)
-    return list(hpatches_pairs(folder, options)), options
+    return list(Sequences(folder, options).pairs()), options
+
+
+def score_hpatches(pairs, views, options, thresholds=THRESHOLDS):
+    tally = HPatchesTally(views, options, thresholds)
+    for named in pairs:
+        tally.add(named)
+    return tally.score()
 
 
 class TestPairs:
@@ -106,10 +113,10 @@ class TestPairs:
         "options",
         [
             {},
-            {"turn": 90.0},
-            {"turn": 33.0},
+            {"rotation": 90.0},
+            {"rotation": 33.0},
             {"zoom": 0.5},
-            {"zoom": 2.0, "turn": -140.0},
+            {"zoom": 2.0, "rotation": -140.0},
             {"max_size": 160},
             {"max_size": 160, "zoom": 2.0},
         ],
@@ -128,7 +135,7 @@ class TestPairs:
         assert abs(np.median(np.concatenate([each.angle_residual for each in found]))) < 2
 
     def test_altered_size(self, folder):
-        named = pairs_of(folder, zoom=0.5, turn=90.0)[0][0]
+        named = pairs_of(folder, zoom=0.5, rotation=90.0)[0][0]
         assert named.pair.first.shape == (200, 240)
         assert named.pair.second.shape == (120, 100)
         assert pairs_of(folder, zoom=4.0, max_size=120)[0][0].pair.second.shape == (400, 480)
@@ -147,7 +154,9 @@ class TestPairs:
             np.testing.assert_array_equal(left.pair.correspondences.indices, right.pair.correspondences.indices)
 
     @pytest.mark.parametrize(
-        "wrong", [{"mode": "half"}, {"zoom": 5.0}, {"zoom": float("nan")}, {"turn": 181.0}, {"keypoints": 0}], ids=str
+        "wrong",
+        [{"mode": "half"}, {"zoom": 5.0}, {"zoom": float("nan")}, {"rotation": 181.0}, {"keypoints": 0}],
+        ids=str,
     )
     def test_impossible_options(self, wrong):
         with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be"):
@@ -172,11 +181,11 @@ class TestPaperMode:
     def test_nothing_but_skipped(self, photo, tmp_path):
         write_sequence(tmp_path / "v_there", photo, (1, 2))
         with pytest.raises(LogpolarError, match="leaves out"):
-            hpatches_pairs(tmp_path)
+            Sequences(tmp_path, HPatchesOptions())
 
     def test_full_needs_all_images(self, many):
         with pytest.raises(LogpolarError, match=r"i_a: no image 3 \(3.ppm, 3.png, 3.jpg\)"):
-            hpatches_pairs(many, HPatchesOptions(mode="full"))
+            Sequences(many, HPatchesOptions(mode="full"))
 
 
 class TestScores:
@@ -206,7 +215,7 @@ class TestScores:
     def test_pair_by_pair(self, folder):
         """Mode full: the mean of what ``score_pairs`` says of each pair."""
         pairs, options = pairs_of(folder, mode="full", keypoints=200)
-        result = score_hpatches(pairs, root_sift, options).splits["viewpoint"]
+        result = score_hpatches(pairs, uncached(root_sift), options).splits["viewpoint"]
         singles = [score_pairs([named.pair], root_sift).rank1 for named in pairs if named.split == "viewpoint"]
         assert result.rank1 == pytest.approx(np.mean(singles), abs=1e-6)
         assert 0.5 < result.rank1 <= 1
@@ -250,7 +259,7 @@ class TestScores:
         """Without keypoints there is nothing to rank, and no figure is made up."""
         write_sequence(tmp_path / "v_blank", np.full((512, 512, 3), 90, np.uint8), (1, 2))
         pairs, options = pairs_of(tmp_path)
-        values = score_hpatches(pairs, root_sift, options).to_dict()["splits"]["viewpoint"]
+        values = score_hpatches(pairs, uncached(root_sift), options).to_dict()["splits"]["viewpoint"]
         assert values == {
             **{"sequences": 1, "pairs": 1, "pairs_ranked": 0, "correspondences": 0, "rank1": None, "matches": 0},
             "matching_accuracy": [0.0] * 10,
@@ -258,7 +267,7 @@ class TestScores:
 
     def test_as_dictionary(self, folder):
         pairs, options = pairs_of(folder, keypoints=100)
-        values = score_hpatches(pairs, root_sift, options, (1, 5)).to_dict()
+        values = score_hpatches(pairs, uncached(root_sift), options, (1, 5)).to_dict()
         assert values["options"]["keypoints"] == 100
         assert values["thresholds"] == [1, 5]
         assert len(values["splits"]["viewpoint"]["matching_accuracy"]) == 2
@@ -268,7 +277,7 @@ class TestScores:
         pairs, options = pairs_of(folder, keypoints=100)
         count = 99 if broken == "99 descriptors" else 100
         with pytest.raises(ValueError, match=broken):
-            score_hpatches(pairs, lambda view, keypoints: np.full((count, 4), np.nan), options)
+            score_hpatches(pairs, uncached(lambda view, keypoints: np.full((count, 4), np.nan)), options)
 
 
 class TestBrokenFolders:
@@ -279,7 +288,7 @@ class TestBrokenFolders:
 
     def assert_refused(self, sequence, match):
         with pytest.raises(LogpolarError, match=match) as caught:
-            hpatches_pairs(sequence.parent)  # at once, before any pair is asked for
+            Sequences(sequence.parent, HPatchesOptions())  # at once, before any pair is asked for
         assert "\n" not in str(caught.value)
 
     def test_no_sequences(self, tmp_path):
@@ -317,4 +326,4 @@ class TestBrokenFolders:
     def test_unreadable_image(self, sequence):
         (sequence / "2.ppm").write_bytes(b"P6 nothing")
         with pytest.raises(ImageError, match=r"2\.ppm: not an image"):
-            list(hpatches_pairs(sequence.parent))
+            list(Sequences(sequence.parent, HPatchesOptions()).pairs())

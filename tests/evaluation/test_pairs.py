@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
+from function_describer import score_pairs
 from logpolar.datasets.correspondences import Correspondences, ImagePair
-from logpolar.evaluation.pairs import _count_below, score_pairs
+from logpolar.evaluation.pairs import _count_below
 from logpolar.keypoints import Keypoints
 
 VIEW = np.zeros((8, 8), np.uint8)

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from function_describer import score_pairs
 from logpolar.datasets.homographies import make_view_pair
 from logpolar.datasets.options import ViewOptions
-from logpolar.evaluation.pairs import score_pairs
 from logpolar.images import to_bytes, to_gray
 from logpolar.models import load_model, shipped_models
 from logpolar.models.runtimes.onnxruntime_cpu import OnnxruntimeDescriber
-from logpolar.sampling import Cartesian, LogPolar, sample_patches
+from logpolar.sampling import Cartesian, LogPolar
 from logpolar.settings import DEFAULT_MODEL
 
 SHIPPED = Path(str(resources.files("logpolar.models") / "weights" / f"{DEFAULT_MODEL}.safetensors"))
@@ -56,12 +56,10 @@ def test_variants_name_a_parent_that_ships():
 @pytest.mark.parametrize("name", shipped_models())
 def test_they_recognise_keypoints(name, gray):
     model = load_model(name)
-    runtime = OnnxruntimeDescriber(model)
+    describer = OnnxruntimeDescriber(model)
     pixels = to_bytes(gray)
     pair = make_view_pair(pixels[:300, :300], pixels[300:], ViewOptions(max_zoom=2), np.random.default_rng(2))
-    score = score_pairs(
-        [pair], lambda view, points: runtime.describe(sample_patches(to_gray(view), points, model.sampling))
-    )
+    score = score_pairs([pair], lambda view, points: describer.describe(to_gray(view), points))
     assert score.correspondences > 40
     assert score.rank1 > 0.9
 

@@ -11,7 +11,7 @@ import pytest
 from logpolar import load_model
 from logpolar.datasets.files import CorrespondenceFile
 from logpolar.errors import LogpolarError
-from logpolar.evaluation.pairs import Score, describe_views, score_file
+from logpolar.evaluation.pairs import Score, score_file
 from logpolar.models.runtimes.torch_device import TorchDescriber
 from logpolar.sampling.patterns import Cartesian, LogPolar
 from logpolar.training import ablation
@@ -78,11 +78,11 @@ class TestScores:
         rows, folder = finished
         for row, name in zip(rows, NAMES, strict=True):
             model = load_model(folder / name / f"{name}.safetensors")
-            describe = describe_views(TorchDescriber(model.network(), model.sampling))
+            describer = TorchDescriber(model.network(), model.sampling)
             assert list(row.scores) == ["two", "one"]
             for file_name, score in row.scores.items():
                 with CorrespondenceFile(place / f"{file_name}.h5") as file:
-                    assert score.to_dict() == score_file(file, describe).to_dict()
+                    assert score.to_dict() == score_file(file, describer).to_dict()
 
     def test_on_the_validation_parts(self, finished, copied, place, quick):
         rows = ablate(settings(place), copied, [], [12.0, 32.5])

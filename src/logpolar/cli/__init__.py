@@ -14,10 +14,6 @@ from logpolar.cli.dataset_reconstruct import reconstruct
 from logpolar.cli.dataset_show import show
 from logpolar.cli.demo import demo
 from logpolar.cli.eval import evaluate
-from logpolar.cli.eval_folders import amos, hpatches
-from logpolar.cli.eval_phototourism import phototourism
-from logpolar.cli.eval_report import report
-from logpolar.cli.eval_sfm import sfm as eval_sfm
 from logpolar.cli.export import export
 from logpolar.cli.extract import extract
 from logpolar.cli.imc import imc
@@ -72,8 +68,6 @@ def main() -> None:
 
 for _command in (reconstruct, show):
     dataset.add_command(_command)
-for _command in (hpatches, amos, phototourism, eval_sfm, report):
-    evaluate.add_command(_command)
 for _command in (
     demo,
     match,

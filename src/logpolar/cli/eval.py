@@ -1,224 +1,256 @@
-"""logpolar eval, and its commands on scenes: patches, retrieval"""
+"""logpolar eval"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+import contextlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from logpolar.cli.eval_keypoints import fixed_size_option
-from logpolar.cli.eval_output import (
-    Common,
-    Opened,
-    Report,
-    bar,
-    decimal,
-    eval_options,
-    open_descriptors,
-    percent,
-    present,
-    take_common,
-    working,
-)
-from logpolar.cli.options import Command
+from logpolar.cli.options import ENGINE, Command, Number, continuing, engine_options, jobs_option
 from logpolar.cli.settings import make_settings, settings_options
-from logpolar.errors import LogpolarError
-from logpolar.evaluation.options import RetrievalOptions
+from logpolar.evaluation.options import (
+    AmosOptions,
+    HPatchesOptions,
+    PatchesOptions,
+    PhototourismOptions,
+    RetrievalOptions,
+    RunOptions,
+    SfmTestOptions,
+)
 
-if TYPE_CHECKING:
-    from logpolar.evaluation.pairs import DescribedFile
-    from logpolar.evaluation.patches import SceneOptions, SceneResult
+
+class FixedSize(click.ParamType):  # type: ignore[type-arg] # generic in the newest click only
+    """``median`` or a fraction of the image's longer side."""
+
+    name = "median|0..1"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | float:
+        return value if value == "median" else Number(0, 1, min_open=True).convert(value, param, ctx)
+
+
+_PATH = click.Path(path_type=Path)
+_FOLDER = click.argument("folder", type=_PATH)
+_FILES = click.argument("files", nargs=-1, required=True, metavar="FILE...", type=_PATH)
+_SCENES = click.argument("scenes", nargs=-1, required=True, metavar="SCENES...", type=_PATH)
+_SPLIT = click.option("--split", type=click.Choice(["train", "validation", "test"]), help="Pairs of this split only.")
+
+_RUN = (
+    click.option(
+        "--descriptor",
+        "-d",
+        "specs",
+        multiple=True,
+        required=True,
+        metavar="SPEC",
+        help="NAME[:FILE][,key=value]: sift, rootsift, a model, hardnet:FILE, opencv:ORB, ...; repeatable.",
+    ),
+    click.option(
+        "--output", "-o", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder for results."
+    ),
+    click.option(
+        "--cache", type=click.Path(path_type=Path, file_okay=False), help="Folder that keeps descriptors for next time."
+    ),
+    click.option("--skip-missing", is_flag=True, help="Give descriptors without their file a row that says so."),
+)
+
+_FIXED_SIZE = click.option(
+    "--fixed-size",
+    type=FixedSize(),
+    help="Ignore detected scales: all keypoints of an image get their median size, or a fraction of its longer side.",
+)
+
+_DETECTOR = click.option(
+    "--detector",
+    default="sift",
+    show_default=True,
+    metavar="SPEC",
+    help="Detector of the keypoints: sift, opencv:NAME, kornia:NAME; whole features have their own.",
+)
+
+
+def _protocol(kind: type[Any], *more: Callable[[Any], Any]) -> Callable[[Command], Command]:
+    """The options of a protocol, and those of every run."""
+    options: list[Callable[[Any], Any]] = [*_RUN, engine_options, *more, settings_options(kind)]
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def _evaluate(protocol: str, kind: type[Any], values: dict[str, Any]) -> None:
+    """Run a protocol with the values of a command's options, and print its table."""
+    from logpolar.evaluation.protocol import evaluate
+
+    engine = {name: values.pop(name) for name in ENGINE}
+    run = RunOptions(**{name: values.pop(name) for name in ("specs", "output", "cache", "skip_missing")}, engine=engine)
+    options = make_settings(kind, values)
+    inputs = {name: value for name, value in values.items() if name not in kind.__dataclass_fields__}
+    with continuing(run.cache) if run.cache else contextlib.nullcontext():
+        results = evaluate(protocol, run, options=options, **inputs)
+    click.echo(results.markdown(), nl=False)
+    click.echo(f"wrote {', '.join(results.written)} to {run.output}")
 
 
 @click.group(
     "eval",
-    short_help="Measure descriptors.",
+    short_help="Evaluate descriptors.",
     epilog="Example: logpolar eval hpatches hpatches/ -d rootsift -d logpolar-96 -o results/",
 )
 def evaluate() -> None:
-    """Measure descriptors, the library's and other people's, and write tables and figures.
+    """Evaluate descriptors, the library's and others, and write tables and figures.
 
     Each command writes its numbers as JSON and CSV, a Markdown table, and figures (extra 'viz') to a folder. With
     --cache descriptors are computed once.
     """
 
 
-_SCENE_OPTIONS = (
-    click.option("--part", type=click.Choice(["train", "validation", "test"]), help="Pairs of this part only."),
-    click.option("--pairs", type=click.IntRange(min=0), default=0, show_default="all", help="Image pairs of a file."),
-    click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Decides what is drawn."),
-    fixed_size_option,
-)
-
-
-def _scene_command(command: Command) -> Command:
-    for option in reversed(_SCENE_OPTIONS):
-        command = option(command)
-    argument = click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
-    return argument(eval_options(command))
-
-
-def _take_scene(values: dict[str, Any]) -> SceneOptions:
-    from logpolar.evaluation.patches import SceneOptions
-
-    return SceneOptions(*(values.pop(name) for name in ("part", "pairs", "seed", "fixed_size")))
-
-
-def _check_scenes(files: Sequence[Path]) -> dict[str, dict[str, str]]:
-    """What tells the scenes from others, by their names; raises for a file that cannot be used, before any work."""
-    from logpolar.datasets.files import CorrespondenceFile, file_names
-    from logpolar.evaluation.cache import scene_identity
-
-    identities = []
-    for path in files:
-        with CorrespondenceFile(path) as file:
-            if not file.complete:
-                raise LogpolarError(f"{path}: is incomplete; run the command that makes it again")
-            identities.append({"file": path.name, **scene_identity(file)})
-    scenes = dict(zip(file_names(files), identities, strict=True))
-    if len(scenes) < len(files):
-        raise LogpolarError("two of the files have the same name, and so would their results")
-    if "mean" in scenes:
-        raise LogpolarError("a scene cannot be called 'mean', as the mean of all is; rename the file")
-    return scenes
-
-
-def _describe_all(
-    files: Sequence[Path], names: Iterable[str], opened: Sequence[Opened], options: SceneOptions, common: Common
-) -> Iterator[tuple[str, str, DescribedFile]]:
-    """Each descriptor on each scene: their names, and the pairs with their descriptors."""
-    from logpolar.datasets.files import CorrespondenceFile
-    from logpolar.evaluation.patches import describe_scene
-
-    for path, scene in zip(files, names, strict=True):
-        with CorrespondenceFile(path) as file:
-            for name, descriptor in present(opened):
-                progress = bar(f"{scene}, {name}")
-                yield name, scene, describe_scene(file, descriptor, options, common.cache, progress)
-
-
 @evaluate.command(
-    short_help="FPR95 on scenes, and by errors of the detector.",
+    short_help="FPR95 on scenes, also by errors of the detector.",
     epilog="Example: logpolar eval patches test/*.h5 -d rootsift -d logpolar-96 -o results/ --cache cache/",
 )
-@_scene_command
-@click.option("--resamples", type=click.IntRange(min=0), default=1000, show_default=True, help="For the intervals.")
-def patches(files: tuple[Path, ...], resamples: int, **values: Any) -> None:
-    """The paper's Table 1 and Fig. 4 on correspondence files, one a scene.
+@_FILES
+@_protocol(PatchesOptions, _SPLIT, _FIXED_SIZE)
+def patches(**values: Any) -> None:
+    """The paper's Table 1 and Fig. 4 on correspondence files, one for each scene.
 
-    FPR95, in percent, of all pairs of a scene together, and the mean of scenes; 95 % intervals by resampling image
-    pairs; rank-1 among the keypoints of the other image, also where scales differ by more than 2x. The figure breaks
-    FPR95 down by scale ratio and orientation error, each class at the threshold of its own right pairs.
+    FPR95, in percent, over all pairs of a scene, and the mean of scenes; 95 % intervals by bootstrapping image pairs;
+    rank-1 among the keypoints of the other image, also for scale mismatches of more than 2x. The figure breaks FPR95
+    down by scale ratio and orientation error, each class at the threshold of its own correct pairs.
     """
-    from logpolar.evaluation.patches import mean_result, score_scene
-
-    common, options = take_common(values), _take_scene(values)
-    opened, data = open_descriptors(common), _check_scenes(files)
-    found: dict[str, dict[str, SceneResult]] = {name: {} for name, _ in present(opened)}
-    with working(common):
-        for name, scene, described in _describe_all(files, data, opened, options, common):
-            found[name][scene] = score_scene(described, resamples, options.seed)
-    columns = [f"{scene}, FPR95 %" for scene in data]
-    columns += ["mean", "95 %", "rank-1", "95 %", "rank-1, scales differ > 2x", "N (pairs)"]
-    report = Report("patches", data, {**asdict(options), "resamples": resamples}, opened, columns)
-    report.records["-classes"] = []
-    means = {}
-    for name, scenes in found.items():
-        means[name] = mean_result(list(scenes.values()))
-        _add_patches(report, name, {**scenes, "mean": means[name]})
-    if len(data) > 1:
-        report.notes.append("Means are over scenes, each counting the same; N is their sum.")
-
-    def draw() -> Any:
-        from logpolar.evaluation.figures import plot_classes
-
-        return plot_classes({name: mean.classes for name, mean in means.items()})
-
-    if means:
-        report.figures[""] = draw
-    report.write(common.output)
-
-
-def _add_patches(report: Report, name: str, scenes: dict[str, SceneResult]) -> None:
-    mean = scenes["mean"]
-    low, high = (percent(value) for value in mean.interval("fpr95"))
-    least, most = (decimal(value) for value in mean.interval("rank1"))
-    score = mean.score
-    cells = [percent(result.score.fpr95) for result in scenes.values()]
-    cells += [f"{low} - {high}", decimal(score.rank1), f"{least} - {most}", decimal(score.rank1_scales_differ_2x)]
-    report.add(name, [*cells, f"{score.correspondences} ({score.pairs})"])
-    report.results[name] = {scene: result.to_dict() for scene, result in scenes.items()}
-    for scene, result in scenes.items():
-        plain = result.to_dict()
-        classes = plain.pop("classes")
-        for key in ("fpr95", "rank1"):
-            plain[f"{key}_low"], plain[f"{key}_high"] = plain.pop(f"{key}_interval")
-        report.records[""].append({"descriptor": name, "scene": scene, **plain})
-        report.records["-classes"] += _class_records(name, scene, classes)
-
-
-def _class_records(name: str, scene: str, classes: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    from itertools import pairwise
-
-    from logpolar.evaluation.patches import ANGLE_EDGES, SCALE_EDGES
-
-    for (low, high), counts, shares in zip(pairwise(ANGLE_EDGES), classes["counts"], classes["fpr95"], strict=True):
-        for (small, large), count, share in zip(pairwise(SCALE_EDGES), counts, shares, strict=True):
-            angles = {"degrees_from": low, "degrees_to": high}
-            scales = {"scale_from": round(small, 4), "scale_to": round(large, 4)}
-            yield {"descriptor": name, "scene": scene, **angles, **scales, "right_pairs": count, "fpr95": share}
+    _evaluate("patches", PatchesOptions, values)
 
 
 @evaluate.command(
     short_help="Ranks among thousands of distractors, on scenes.",
     epilog="Example: logpolar eval retrieval test/*.h5 -d rootsift -d logpolar-96 -o results/ --cache cache/",
 )
-@_scene_command
-@settings_options(RetrievalOptions)
-def retrieval(files: tuple[Path, ...], **values: Any) -> None:
-    """The paper's Fig. 5 on correspondence files, one a scene.
+@_FILES
+@_protocol(RetrievalOptions, _SPLIT, _FIXED_SIZE)
+def retrieval(**values: Any) -> None:
+    """The paper's Fig. 5 on correspondence files, one for each scene.
 
-    Each keypoint of the first image looks for its partner among those of all correspondences and many other keypoints
-    of the second image, farther than 3 px from any matched one. Shares are of all pairs of a scene together; the table
-    has the mean of scenes.
+    Each keypoint of the first image is searched for among the correspondences and many other keypoints of the second
+    image, farther than 3 px from any matched one. Fractions are over all pairs of a scene; the table has the mean of
+    scenes.
     """
-    import numpy as np
+    _evaluate("retrieval", RetrievalOptions, values)
 
-    from logpolar.evaluation.retrieval import RetrievalResult, mean_shares, retrieve, summarise
 
-    common, options = take_common(values), _take_scene(values)
-    pools = make_settings(RetrievalOptions, values)
-    opened, data = open_descriptors(common), _check_scenes(files)
-    found: dict[str, dict[str, RetrievalResult]] = {name: {} for name, _ in present(opened)}
-    with working(common):
-        for name, scene, described in _describe_all(files, data, opened, options, common):
-            found[name][scene] = retrieve(described.images(), pools, options.seed)
-    shown = (1, 2, 5, 10, 100, 1000)
-    columns = ["rank-1", *(f"rank ≤ {place}" for place in shown[1:]), "N (pairs)", "distractors, mean"]
-    report = Report("retrieval", data, {**asdict(options), **asdict(pools)}, opened, columns)
-    places = np.unique(np.geomspace(1, pools.matches + pools.distractors, 200).astype(int)).tolist()
-    curves = {}
-    for name, scenes in found.items():
-        mean = summarise(list(scenes.values()))
-        cells = [decimal(mean.shares[place]) for place in shown]
-        report.add(name, [*cells, f"{mean.correspondences} ({mean.pairs})", f"{mean.distractors:.0f}"])
-        summaries = {**{scene: summarise([result]) for scene, result in scenes.items()}, "mean": mean}
-        report.results[name] = {scene: summary.to_dict() for scene, summary in summaries.items()}
-        curves[name] = mean_shares(list(scenes.values()), places)
-        report.results[name]["mean"]["curve"] = {"places": places, "shares": curves[name].round(5).tolist()}
-        for scene, summary in summaries.items():
-            plain = summary.to_dict()
-            shares = {f"rank_{place}": share for place, share in plain.pop("shares").items()}
-            report.records[""].append({"descriptor": name, "scene": scene, **plain, **shares})
+@evaluate.command(
+    short_help="Ranks and matches on HPatches sequences.",
+    epilog="Example: logpolar eval hpatches hpatches/ -d sift -d logpolar-96 -o results/ --rotations 0,45,90",
+)
+@_FOLDER
+@_protocol(
+    HPatchesOptions,
+    _DETECTOR,
+    _FIXED_SIZE,
+    click.option("--rotations", default="", metavar="NUMBERS", help="Comma-separated degrees: measure at each, too."),
+    click.option("--zooms", default="", metavar="NUMBERS", help="Comma-separated factors: measure at each, too."),
+)
+def hpatches(**values: Any) -> None:
+    """The paper's Table 3 on a folder of HPatches sequences, and curves over rotation and zoom.
 
-    def draw() -> Any:
-        from logpolar.evaluation.figures import plot_ranks
+    rank-1: mode paper has all correspondences of a split in one pool, mode full ranks within each pair. MMA: fraction
+    of mutual nearest neighbours within some pixels of the truth. --rotations and --zooms transform the second images.
+    """
+    _evaluate("hpatches", HPatchesOptions, values)
 
-        return plot_ranks(places, curves)
 
-    if found:
-        report.figures[""] = draw
-    report.write(common.output)
+@evaluate.command(
+    short_help="Ranks on AMOS patches.",
+    epilog="Example: logpolar eval amos AMOS/ -d sift -d logpolar-96 -o results/ --lambdas 2,6,12",
+)
+@_FOLDER
+@_protocol(
+    AmosOptions,
+    click.option(
+        "--lambdas",
+        default="",
+        metavar="NUMBERS",
+        help="Comma-separated supports, for all descriptors that take one and have none in their spec.",
+    ),
+)
+def amos(**values: Any) -> None:
+    """The paper's Table 4 on a folder of AMOS patches: Train/, train_patches.pt, images_in_views.npy.
+
+    Ranks among all pairs of all views. Scales in these files are half-widths of patches, not sizes of SIFT keypoints:
+    lambda = 2 is the patch itself. Needs the extra 'torch' to read the files.
+    """
+    _evaluate("amos", AmosOptions, values)
+
+
+@evaluate.command(
+    short_help="Poses from matched descriptors, stereo and multi-view.",
+    epilog="Example: logpolar eval phototourism scenes/reichstag -d logpolar-96 -d rootsift -o results/",
+)
+@_SCENES
+@_protocol(
+    PhototourismOptions,
+    _DETECTOR,
+    _FIXED_SIZE,
+    click.option(
+        "--tune",
+        multiple=True,
+        metavar="SCENE",
+        type=_PATH,
+        help="Tune the ratio of each descriptor on this other scene, of a correspondence file on its validation pairs, "
+        "if any; repeatable.",
+    ),
+    click.option("--multi-view/--no-multi-view", default=True, show_default=True, help="Needs the extra 'sfm'."),
+    jobs_option,
+)
+def phototourism(**values: Any) -> None:
+    """The paper's Table 5: relative poses from matched keypoints, against known ones.
+
+    SCENES are COLMAP models with undistorted images (sparse/, images/), scenes of the Image Matching Challenge
+    (set_100/), or correspondence files of scenes. mAA is the mean of the fractions of pairs within 1, 2, ... 10
+    degrees, mAP of those within 5, 10 and 15 degrees.
+    """
+    _evaluate("phototourism", PhototourismOptions, values)
+
+
+@evaluate.command(
+    short_help="Structure from motion against known cameras, and COLMAP's own SIFT.",
+    epilog="Example: logpolar eval sfm scenes/trevi_fountain -d logpolar-96 -d colmap-sift --downscale 3 -o results/",
+)
+@_SCENES
+@_protocol(SfmTestOptions, jobs_option)
+def sfm(**values: Any) -> None:
+    """Models of photos alone, by `logpolar sfm` with each descriptor, compared with the true cameras.
+
+    SCENES are as for `logpolar eval phototourism`; only their images are used, and poses as the truth. The descriptor
+    'colmap-sift' stands for COLMAP alone: its SIFT with as many keypoints, its matcher with its defaults. All match
+    every image with every other, with the same verification and mapper. With --cache a second run resumes the first.
+    Needs the extra 'sfm'.
+    """
+    _evaluate("sfm", SfmTestOptions, values)
+
+
+@evaluate.command(
+    short_help="All runs beside the paper's tables and figures.",
+    epilog="Example: logpolar eval report results/ ablation/ -o report/",
+)
+@click.argument("results", nargs=-1, required=True, metavar="RESULTS...", type=_PATH)
+@click.option("--output", "-o", type=_PATH, required=True, help="Folder, or Markdown file.")
+def report(results: tuple[Path, ...], output: Path) -> None:
+    """Put the results of the other commands beside the tables and figures of the paper.
+
+    RESULTS are their output folders, searched at any depth: patches.json, retrieval.json, hpatches.json, amos.json,
+    phototourism.json, sfm.json, and table.csv of `logpolar ablate`. There may be several runs of one protocol, such as
+    `eval patches` with and without --fixed-size. Writes report.md, report.json, and figures (extra 'viz'); if the
+    output is called NAME.md, that file and the others into the folder NAME.
+    """
+    from logpolar.evaluation.report.sections import report_results
+
+    sections, made, folder = report_results(results, output)
+    for section in sections:
+        state = "not run" if section.missing else ", ".join(run.label for run in section.runs) or "drawn"
+        click.echo(f"{section.title}: {state}")
+    click.echo(f"wrote {', '.join(made)} to {folder}")

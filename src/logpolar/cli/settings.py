@@ -43,7 +43,7 @@ def _settings(settings: Any) -> Iterator[tuple[Field[Any], Any]]:
         inner = getattr(settings, each.name)
         if is_dataclass(inner):
             yield from _settings(inner)
-        else:
+        elif each.metadata:  # fields without help have options of their own
             yield each, inner
 
 

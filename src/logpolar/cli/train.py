@@ -150,7 +150,7 @@ def recipe(name: str) -> None:
 
 def _record(output: Path, tests: list[str], options: dict[str, Any]) -> None:
     """How the table was made, for `logpolar eval report`."""
-    from logpolar.cli.eval_output import made_by
+    from logpolar.evaluation.protocol import made_by
     from logpolar.storage.documents import write_json
 
     document = {"protocol": "ablation", **made_by(), "data": {"tests": tests}, "options": options}

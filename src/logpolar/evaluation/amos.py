@@ -1,19 +1,16 @@
-"""AMOS patches: places in views of static cameras, to be recognised at another time of day or year.
+"""AMOS patches: places in views of static cameras, recognised at another time of day or year; the paper's Table 4.
 
 Layout of the folder, as published:
-    - ``Train/<view>/*``: images of each view; nothing moves but light, weather and season.
+    - ``Train/<view>/*``: images of each view; only light, weather and season change.
     - ``train_patches.pt``: a list of tensors, of which the second is LAFs (N, 2, 3) = [A | xy] in pixels of the images,
       and the third the number of each LAF's view (N, 1), or (N,), among the sorted names of views.
     - ``images_in_views.npy``: a dictionary from a view to the names of its images, in the order that draws rest on. It
-      is a download of its own; without it the folders are listed instead, which draws other pairs.
+      is a separate download; without it the folders are listed, which draws other pairs.
 
-For each LAF two images of its view are drawn; the keypoints of both are the same: at xy, upright, ``size`` =
-sqrt(det A + 1e-10).
-
-How much of the image that is: a LAF's scale is about the half-width of a patch, 16 px and more, not the diameter of a
-SIFT keypoint. A descriptor of support lambda reads a disc of radius R = lambda / 2 * size, whatever ``size`` means. So
-it is lambda = 2 that reads the patch itself, lambda = 12 six times its half-width, and lambda = 96 mostly what
-continues the image past its borders. Figures of different lambda are those of different parts of the image.
+For each LAF two images of its view are drawn, with the same keypoint in both: at xy, upright, ``size`` =
+sqrt(det A + 1e-10). A LAF's scale is about the half-width of a patch, 16 px and more, not the diameter of a SIFT
+keypoint. A descriptor of support lambda reads a disc of radius R = lambda / 2 * size: lambda = 2 reads the patch
+itself, lambda = 12 six times its half-width, and lambda = 96 mostly the continuation of the image past its borders.
 """
 
 from __future__ import annotations
@@ -30,44 +27,84 @@ import numpy as np
 from numpy.typing import NDArray
 
 from logpolar.errors import LogpolarError, MissingExtraError, in_words
-from logpolar.evaluation.options import AmosOptions
-from logpolar.evaluation.pairs import Describe, Describer, describe_named
-from logpolar.evaluation.ranking import cumulative, pooled_ranks, rank1
+from logpolar.evaluation.cache import Uncached
+from logpolar.evaluation.descriptors.registry import Method, takes_lambda
+from logpolar.evaluation.metrics import cumulative, pooled_ranks, rank1
+from logpolar.evaluation.options import AmosOptions, RunOptions
+from logpolar.evaluation.protocol import Protocol, Results, bar, decimal, read_numbers
 from logpolar.images import IMAGE_SUFFIXES, read_gray, read_image, to_bytes
 from logpolar.keypoints import Keypoints
 from logpolar.storage.safe_npy import read_object
 from logpolar.types import FloatArray
 
 SKIPPED = frozenset({"00034154", "00036180", "00036169", "00011611", "00004431"})
-"""Views that the paper's evaluation leaves out."""
+"""Views that the paper leaves out."""
 
 CANVAS = 1500
 """The paper's images are put on a canvas of this many pixels; views with larger images are left out."""
 
 RANKS = (1, 2, 5, 10, 20, 50, 100)
-"""Places at which the share of keypoints whose partner is among the nearest is given."""
+"""Ranks, counted from 1, up to which fractions are given."""
 
 _LISTS, _PATCHES = "images_in_views.npy", "train_patches.pt"
 
 
+class Amos(Protocol):
+    """Ranks among the keypoints of all views."""
+
+    name = "amos"
+    columns = ("rank-1", *(f"rank ≤ {place}" for place in RANKS[1:]), "N (views)")
+
+    def __init__(self, run: RunOptions, folder: Path, options: AmosOptions, lambdas: str = "") -> None:
+        super().__init__(run)
+        self._folder, self._options = folder, options
+        self._lambdas = read_numbers(lambdas, "--lambdas", 0.01, 1000)
+        self.options = {**asdict(options), "lambdas": lambdas}
+
+    def specs(self) -> list[str]:
+        """Each method with each support, where the support can be chosen."""
+        chosen = [(spec, self._lambdas if takes_lambda(spec) else []) for spec in self.run.specs]
+        return [each for spec, lambdas in chosen for each in [f"{spec},lambda={v:g}" for v in lambdas] or [spec]]
+
+    def prepare(self) -> None:
+        self._pairs = amos_pairs(self._folder, self._options)
+        self.data = self._pairs.identity()
+
+    def score(self, method: Method) -> AmosScore:
+        with self.cache(method, self.data, {}) as views:
+            return score_amos(self._pairs, views, bar(method.name))
+
+    def report(self, results: Results, scores: Mapping[str, AmosScore]) -> None:
+        for name, score in scores.items():
+            fractions = [decimal(fraction) for fraction in score.cumulative.values()]
+            results.add(name, [*fractions, f"{score.pairs} ({score.views})"])
+            values = score.to_dict()
+            results.results[name] = values
+            counts = {key: values[key] for key in ("pairs", "views", "images")}
+            ranks = {f"rank_{place}": fraction for place, fraction in values["cumulative"].items()}
+            results.records[""].append({"descriptor": name, **counts, **ranks})
+        left_out = len(self._pairs.left_out)
+        results.notes.append(f"Order of images: {self._pairs.lists}; views left out: {left_out}.")
+
+
 @dataclass(frozen=True, eq=False)
 class AmosGroup:
-    """Keypoints that are compared in the same two images of a view, at the same places in both."""
+    """Keypoints compared in the same two images of a view, at the same places in both."""
 
     view: str
     first: Path
     second: Path
-    rows: NDArray[np.intp]  # where in the pool of all pairs
+    rows: NDArray[np.intp]  # in the pool of all pairs
     keypoints: Keypoints
 
 
 @dataclass(frozen=True, eq=False)
 class AmosPairs:
-    """Groups, and what they were made of. Iterating goes through the groups."""
+    """Groups of keypoints, and what they were made of."""
 
     options: AmosOptions
     groups: tuple[AmosGroup, ...]
-    lists: str  # where the order of images is from: the published file, or the folders
+    lists: str  # source of the order of images: the published file, or the folders
     left_out: Mapping[str, str]  # view -> reason
 
     def __len__(self) -> int:
@@ -78,7 +115,7 @@ class AmosPairs:
         return iter(self.groups)
 
     def identity(self) -> dict[str, str]:
-        """What tells these pairs from others: which keypoints are compared in which images."""
+        """Identity of these pairs: which keypoints are compared in which images."""
         digest = hashlib.sha256()
         for group in self.groups:
             digest.update(repr((group.view, group.first.name, group.second.name, group.rows.tolist())).encode())
@@ -88,24 +125,24 @@ class AmosPairs:
 
 @dataclass(frozen=True)
 class AmosScore:
-    """Shares, not percent, among the positives of all views together."""
+    """Fractions, not percent, among the positives of all views."""
 
     options: AmosOptions
     pairs: int
     views: int
     images: int
     rank1: float
-    cumulative: dict[int, float]  # place -> share of keypoints whose partner is at least that near
+    cumulative: dict[int, float]  # rank -> fraction of keypoints whose positive has that rank or a better one
     lists: str
     left_out: dict[str, str]
 
     def to_dict(self) -> dict[str, Any]:
-        shares = {str(place): round(share, 5) for place, share in self.cumulative.items()}
-        return asdict(self) | {"rank1": round(self.rank1, 5), "cumulative": shares}
+        fractions = {str(place): round(fraction, 5) for place, fraction in self.cumulative.items()}
+        return asdict(self) | {"rank1": round(self.rank1, 5), "cumulative": fractions}
 
 
 def amos_pairs(folder: str | Path, options: AmosOptions | None = None) -> AmosPairs:
-    """Draw the pairs of a folder in the published layout; in mode paper all images are read for their sizes."""
+    """Draw the pairs of a folder in the published layout; mode paper reads all images for their sizes."""
     options, folder = options or AmosOptions(), Path(folder)
     lafs, numbers = _read_patches(folder / _PATCHES)
     views = _find_views(folder / "Train")
@@ -130,21 +167,20 @@ def amos_pairs(folder: str | Path, options: AmosOptions | None = None) -> AmosPa
 
 def score_amos(
     pairs: AmosPairs,
-    describe: Describe | Describer,
+    views: Uncached,
     progress: Callable[[Collection[Path]], Iterable[Path]] = iter,
 ) -> AmosScore:
-    """Ranks of right partners among those of all pairs; each image is read and described once."""
+    """Ranks of positives among those of all pairs; each image is read and described once."""
     wanted: dict[Path, list[tuple[int, AmosGroup]]] = defaultdict(list)
     for group in pairs:
         wanted[group.first].append((0, group))
         wanted[group.second].append((1, group))
-    named = describe_named(describe)
     found: list[list[FloatArray]] = [[np.zeros(0, np.float32)] * len(pairs) for _ in range(2)]
     for path in progress(wanted):
         uses = wanted[path]
         table = np.concatenate([group.keypoints.table for _, group in uses])
         keypoints = Keypoints.from_points(table[:, :2], table[:, 2], table[:, 3])
-        descriptors = named(f"{path.parent.name}/{path.name}", to_bytes(read_gray(path)), keypoints)
+        descriptors = views.describe(f"{path.parent.name}/{path.name}", to_bytes(read_gray(path)), keypoints)
         places = [(side, row) for side, group in uses for row in group.rows.tolist()]
         for (side, row), descriptor in zip(places, descriptors, strict=True):
             found[side][row] = descriptor
@@ -162,9 +198,9 @@ def score_amos(
 
 
 def _draw(names: Sequence[str], images: Mapping[str, list[Path]], seed: int) -> dict[int, tuple[Path, Path]]:
-    """Two images for each row whose view has a list, one row after the other as the paper's evaluation draws them.
+    """Two images for each row whose view has a list, in the order of the paper's draws.
 
-    Rows of skipped views take no part. Those of views that are too large do, though nothing becomes of them.
+    Rows of skipped views draw nothing. Those of views that are too large do, though they are not used.
     """
     random = np.random.RandomState(seed)
     drawn = {}
@@ -209,12 +245,12 @@ def _find_views(folder: Path) -> list[str]:
 
 
 def _list_images(folder: Path, views: list[str], used: list[str]) -> tuple[dict[str, list[Path]], str]:
-    """Images of the views that are used, and where their order is from."""
+    """Images of the views in use, and the source of their order."""
     train, lists = folder / "Train", folder / _LISTS
     if lists.exists():
         names = _read_lists(lists)
         missing = sorted(set(names) - set(views))
-        if missing:  # numbers of views would stand for others
+        if missing:  # view numbers would mean other views
             raise LogpolarError(f"{train}: no view '{missing[0]}', which is in {_LISTS} ({len(missing)} such)")
         unknown = [view for view in used if view not in names]
         if unknown:
@@ -224,12 +260,14 @@ def _list_images(folder: Path, views: list[str], used: list[str]) -> tuple[dict[
         images = {view: _images_in(train / view) for view in used}
     for view, paths in images.items():
         if len(set(paths)) < 2:
-            raise LogpolarError(f"{train / view}: {len(set(paths))} image(s) in this view, but pairs need two")
+            raise LogpolarError(f"{train / view}: {len(set(paths))} image(s) in this view; pairs need two")
         if len(set(paths)) < len(paths):  # an image would be compared with itself
             raise LogpolarError(f"{lists}: an image of the view '{view}' is listed twice")
         absent = [path for path in paths if not path.is_file()]
         if absent:
-            raise LogpolarError(f"{absent[0]}: no such image, though {_LISTS} has it ({len(absent)} such in the view)")
+            raise LogpolarError(
+                f"{absent[0]}: no such image, though listed in {_LISTS} ({len(absent)} such in the view)"
+            )
     return images, _LISTS if lists.exists() else f"folders, sorted ({_LISTS} is missing)"
 
 
@@ -244,7 +282,7 @@ def _read_lists(path: Path) -> dict[str, list[str]]:
     result = {}
     for view, names in stored.items():
         if not isinstance(names, list | tuple | np.ndarray):
-            raise LogpolarError(f"{path}: what it has of the view '{view}' is no list")
+            raise LogpolarError(f"{path}: the entry of view '{view}' is not a list")
         result[str(view)] = [str(name) for name in names]
         outside = [name for name in result[str(view)] if Path(name).name != name]
         if outside:
@@ -253,7 +291,7 @@ def _read_lists(path: Path) -> dict[str, list[str]]:
 
 
 def _read_patches(path: Path) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """LAFs (N, 2, 3) and the number of each one's view (N,); no code in the file is executed."""
+    """LAFs (N, 2, 3) and the number of each one's view (N,), read without unpickling objects."""
     try:
         import torch
     except ImportError as error:

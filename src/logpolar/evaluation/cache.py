@@ -1,16 +1,15 @@
-"""Descriptors on disk: exported once, scored as often as wanted.
+"""Descriptors on disk: computed once, scored as often as wanted.
 
-A cache is one HDF5 file for one descriptor on one set of images, safe against a crash at any moment:
+A cache is one HDF5 file for one method on one set of images, written atomically image by image:
 
     /                      attributes: format, version, settings (JSON: protocol, descriptor, data, keypoints)
     /images/<name>         descriptors (N, D) float32, with the attributes digest and keypoints (N)
 
-``<name>`` is percent-encoded, so that a slash in it makes no groups. The digest is that of the image's bytes and of the
-keypoints: an image that was changed since is an error, not an old answer.
+``<name>`` is percent-encoded, since a slash would create groups. The digest covers the image's pixels and the
+keypoints: an image that has changed since is an error.
 
-The values are kept as float32, just as they were made, since a score from a cache must be the score without one. In
-float16 they would take half of the space, but scores would move: RootSIFT's on 20 image pairs of a scene from 0.40217
-to 0.40278 in rank-1, from 0.43788 to 0.43806 in FPR95.
+Values stay float32, so that scores with and without a cache are equal. float16 would take half the space and change
+RootSIFT's rank-1 on 20 image pairs of a scene from 0.40217 to 0.40278, its FPR95 from 0.43788 to 0.43806.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import numpy as np
@@ -30,10 +29,14 @@ from numpy.typing import NDArray
 
 from logpolar.datasets.files import CorrespondenceFile
 from logpolar.errors import LogpolarError, StorageError, in_words
-from logpolar.evaluation.descriptors.registry import Descriptor
+from logpolar.images import to_gray
 from logpolar.keypoints import Keypoints
+from logpolar.models.describers import Describer
 from logpolar.storage.hdf5 import FileKind, Hdf5File, Hdf5Writer
 from logpolar.types import FloatArray
+
+if TYPE_CHECKING:
+    from logpolar.evaluation.descriptors.registry import Method
 
 _DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OSError, RuntimeError)
 
@@ -44,7 +47,7 @@ class CacheFile(Hdf5File):
     kind = FileKind("logpolar-descriptors", 1, "descriptor cache")
 
     def names(self) -> set[str]:
-        """The images in the file, as they are encoded."""
+        """The encoded names of images in the file."""
         return set(self._file["images"]) if "images" in self._file else set()
 
     def read(self, name: str) -> tuple[str, FloatArray]:
@@ -55,7 +58,7 @@ class CacheFile(Hdf5File):
             if descriptors.ndim != 2 or len(descriptors) != count:
                 raise ValueError(f"{count} keypoints have descriptors of shape {descriptors.shape}")
         except _DAMAGE as error:
-            raise StorageError(f"{self.path}: this descriptor cache is damaged ({name}); delete it") from error
+            raise StorageError(f"{self.path}: damaged descriptor cache ({name}); delete it") from error
         return digest, np.asarray(descriptors, np.float32)
 
 
@@ -71,10 +74,10 @@ class _CacheWriter(Hdf5Writer):
         self.names = file.names()
 
     def add(self, name: str, digest: str, descriptors: FloatArray) -> None:
-        """Add an image; it is in the file, for good, when this returns."""
+        """Add an image, atomically."""
 
         def write(file: Any) -> None:
-            # Checksums are of chunks, which nothing has none of.
+            # Empty datasets have no chunks to checksum.
             stored = file.create_dataset(f"images/{name}", data=descriptors, fletcher32=descriptors.size > 0 or None)
             stored.attrs.update(digest=digest, keypoints=len(descriptors))
 
@@ -82,33 +85,40 @@ class _CacheWriter(Hdf5Writer):
         self.names.add(name)
 
 
-class DescriptorCache:
-    """Describes named images, each once in the life of a cache file. Use it as a context manager.
+class Uncached:
+    """Describes named views, 8 bit and gray."""
 
-    ``data``: what tells the images from others of the same names. ``keypoints``: the settings of the protocol that
-    decide which keypoints are described. A file that was made for anything else is refused, never overwritten. Without
-    a folder everything is described anew.
+    def __init__(self, describer: Describer) -> None:
+        self._describer = describer
 
-    >>> with DescriptorCache(folder, descriptor, "hpatches", data, {"keypoints": 3000}) as cache:  # doctest: +SKIP
-    ...     descriptors = cache.described("v_wall/1", view, keypoints)
+    def describe(self, key: str, view: NDArray[np.uint8], keypoints: Keypoints) -> FloatArray:
+        """Descriptors (N, D) of the keypoints of the image called ``key``."""
+        return self._describer.describe(to_gray(view), keypoints)
+
+
+class DescriptorCache(Uncached):
+    """Describes each named view once in the life of a cache file. Use it as a context manager.
+
+    ``data``: what tells the images from others of the same names. ``keypoints``: the settings that decide which
+    keypoints are described. A file made for anything else is refused, never overwritten. Without a folder nothing is
+    cached.
+
+    >>> with DescriptorCache(folder, method, "hpatches", data, {"keypoints": 3000}) as cache:  # doctest: +SKIP
+    ...     descriptors = cache.describe("v_wall/1", view, keypoints)
     """
 
     def __init__(
-        self,
-        folder: Path | None,
-        descriptor: Descriptor,
-        protocol: str,
-        data: Mapping[str, Any],
-        keypoints: Mapping[str, Any],
+        self, folder: Path | None, method: Method, protocol: str, data: Mapping[str, Any], keypoints: Mapping[str, Any]
     ) -> None:
-        self._describe = descriptor.describe
+        assert method.describer is not None  # methods without weights are not described with
+        super().__init__(method.describer)
         self._settings = {
             "protocol": protocol,
-            "descriptor": descriptor.identity,
+            "descriptor": method.identity,
             "data": dict(data),
             "keypoints": dict(keypoints),
         }
-        self.path = folder / cache_name(protocol, descriptor.name, self._settings) if folder is not None else None
+        self.path = folder / cache_name(protocol, method.name, self._settings) if folder is not None else None
         self._stack = ExitStack()
         self._writer: _CacheWriter | None = None
 
@@ -127,36 +137,34 @@ class DescriptorCache:
         self._stack.close()
         self._writer = None
 
-    def described(self, key: str, view: NDArray[np.uint8], keypoints: Keypoints) -> FloatArray:
-        """Descriptors (N, D) of the keypoints of the image that is called ``key``."""
+    def describe(self, key: str, view: NDArray[np.uint8], keypoints: Keypoints) -> FloatArray:
         if self._writer is None:
-            return self._describe(view, keypoints)
+            return super().describe(key, view, keypoints)
         name, digest = quote(key, safe=""), image_digest(view, keypoints)
         if name in self._writer.names:
             return self._read(key, name, digest)
-        descriptors = np.asarray(self._describe(view, keypoints), np.float32)
+        descriptors = np.asarray(super().describe(key, view, keypoints), np.float32)
         self._writer.add(name, digest, descriptors)
         return descriptors
 
     def _read(self, key: str, name: str, digest: str) -> FloatArray:
         assert self.path is not None
-        with CacheFile(self.path) as file:  # not kept open: the writer could not go on in a file that is being read
+        with CacheFile(self.path) as file:  # closed again: the writer cannot write to a file that is open for reading
             stored, descriptors = file.read(name)
         if stored != digest:
-            changed = f"the image '{key}', or what was detected in it, has changed since it was described"
-            raise StorageError(f"{self.path}: {changed}; delete this file")
+            raise StorageError(f"{self.path}: image '{key}' or its keypoints have changed since; delete this file")
         return descriptors
 
 
 def cache_name(protocol: str, descriptor: str, settings: Mapping[str, Any]) -> str:
-    """Protocol, descriptor and a hash of all settings: files of different settings lie side by side."""
+    """Protocol, method and a hash of all settings, so that different settings have different files."""
     content = json.dumps(settings, sort_keys=True).encode()
     words = re.sub(r"[^\w.=-]+", "-", descriptor).strip("-.")[:60]
     return f"{protocol}-{words or 'descriptor'}-{hashlib.sha256(content).hexdigest()[:12]}.h5"
 
 
 def image_digest(view: NDArray[np.uint8], keypoints: Keypoints) -> str:
-    """Of the pixels, the shape, and positions, sizes and angles of the keypoints."""
+    """Digest of the pixels, the shape, and positions, sizes and angles of the keypoints."""
     digest = hashlib.sha256(repr((view.shape, len(keypoints))).encode())
     digest.update(np.ascontiguousarray(view).data)
     digest.update(np.ascontiguousarray(keypoints.table).data)
@@ -164,10 +172,7 @@ def image_digest(view: NDArray[np.uint8], keypoints: Keypoints) -> str:
 
 
 def scene_identity(file: CorrespondenceFile) -> dict[str, str]:
-    """What tells a correspondence file from others without reading all of it.
-
-    A digest of its settings, its counts, and the tables of images and pairs, with the number of bytes of each image.
-    """
+    """Identity of a correspondence file, from its settings, counts and tables, without reading all of it."""
     digest = hashlib.sha256(json.dumps([file.settings, file.counts()], sort_keys=True).encode())
     digest.update(repr([(entry.name, entry.split, entry.size) for entry in file.images]).encode())
     for table, name in (("images", "keypoints"), ("images", "data"), ("pairs", "images"), ("pairs", "correspondences")):
@@ -176,6 +181,6 @@ def scene_identity(file: CorrespondenceFile) -> dict[str, str]:
 
 
 def listing_identity(folder: Path, paths: list[Path]) -> dict[str, str]:
-    """What tells files in a folder from others of the same names: how long they are."""
+    """Identity of files in a folder: their names and sizes."""
     listing = sorted((path.relative_to(folder).as_posix(), path.stat().st_size) for path in paths)
     return {"files": hashlib.sha256(json.dumps(listing).encode()).hexdigest()[:32]}

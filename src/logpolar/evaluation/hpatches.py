@@ -1,186 +1,277 @@
-"""HPatches sequences: image pairs with known homographies, keypoints, and what corresponds.
+"""HPatches: ranks of corresponding keypoints, and accuracy of matches; the paper's Table 3.
 
-A folder holds sequences ``i_*`` (the light changes) and ``v_*`` (the viewpoint changes), each with images 1 to 6, as
-``.ppm``, ``.png`` or ``.jpg``, and homographies ``H_1_2`` to ``H_1_6``, with or without ``.txt``: three lines of three
-numbers that map pixels of image 1 to pixels of the other, the centre of the top-left pixel being (0, 0).
-
-Modes:
-    - ``paper``: what the published tables rest on. Pair 1-2 only, without the 12 sequences of ``SKIPPED``; sequences in
-      the order of their names until a split has more than ``pool_limit`` correspondences. Keypoints correspond
-      whatever their scales, and however close to each other.
-    - ``full``: pairs 1-2 to 1-6 of all sequences, correspondences as for training: scales within 8x, 7 px apart.
+Mode ``paper``: the correspondences of a split are one pool, see ``metrics.pooled_ranks``. Mode ``full``: ranks are
+among the keypoints of the second image, see ``evaluation.pairs``, and figures are unweighted means of pairs.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.datasets.correspondences import ImagePair, find_correspondences
-from logpolar.datasets.image_transforms import ImageTransform
-from logpolar.datasets.options import SecondViewRules
-from logpolar.errors import LogpolarError, in_words
-from logpolar.evaluation.descriptors.keypoint_sources import KeypointSource, sift_source
-from logpolar.evaluation.options import HPatchesOptions
-from logpolar.evaluation.pairs import with_new_ratio
+from logpolar.datasets.correspondences import ImagePair
+from logpolar.evaluation.cache import Uncached, listing_identity
+from logpolar.evaluation.descriptors.keypoint_sources import FixedSize, open_source
+from logpolar.evaluation.descriptors.registry import Method
+from logpolar.evaluation.hpatches_sequences import SPLITS, NamedPair, Sequences
+from logpolar.evaluation.metrics import pooled_ranks, rank1, ranks
+from logpolar.evaluation.options import HPatchesOptions, RunOptions, recorded
+from logpolar.evaluation.pairs import DescribedPair, pool_of
+from logpolar.evaluation.protocol import Protocol, Results, bar, decimal, read_numbers
 from logpolar.geometry.cameras import Matrix
-from logpolar.images import read_gray, resize_matrix, to_bytes
+from logpolar.geometry.homography import warp_points
+from logpolar.keypoints import Keypoints
+from logpolar.matching.nearest import MatchingOptions, match_descriptors
+from logpolar.storage.documents import rounded
 from logpolar.types import FloatArray
 
-SPLITS = {"v": "viewpoint", "i": "illumination"}
-"""Split of a sequence by the letter its name starts with."""
+THRESHOLDS = tuple(range(1, 11))
+"""Pixels at which the accuracy of matches is measured."""
 
-SKIPPED = frozenset(
-    {
-        *("v_talent", "v_artisans", "v_there", "v_grace", "v_sunseason", "v_colors", "v_astronautis", "v_underground"),
-        *("i_leuven", "i_contruction", "i_crownnight", "i_dc"),
-    }
-)
-"""Sequences that the paper's evaluation leaves out."""
+_SHOWN = 3  # the threshold in tables
 
-_SUFFIXES = (".ppm", ".png", ".jpg")
+Descriptors = tuple[FloatArray, FloatArray]
+"""Of all keypoints of the first image and of the second."""
+
+Scores = dict[HPatchesOptions, "HPatchesScore"]
+"""By rotation and zoom."""
 
 
-@dataclass(frozen=True, eq=False)
-class NamedPair:
-    """A pair of a sequence. Pairs of one sequence share the very objects of the first image and its keypoints."""
+class HPatches(Protocol):
+    """Rank-1 and mean matching accuracy, also of rotated and zoomed second images."""
 
-    sequence: str
-    split: str  # viewpoint or illumination
-    number: int  # of the second image
-    pair: ImagePair
-    homography: Matrix  # (3, 3), from pixels of the pair's first image to those of its second
+    name = "hpatches"
+    columns = (
+        *("rotation", "zoom"),
+        *(f"{split}, {what}" for split in SPLITS.values() for what in ("rank-1", f"MMA {_SHOWN} px", "N (pairs)")),
+    )
+
+    def __init__(
+        self,
+        run: RunOptions,
+        folder: Path,
+        options: HPatchesOptions,
+        rotations: str = "",
+        zooms: str = "",
+        detector: str = "sift",
+        fixed_size: FixedSize = None,
+    ) -> None:
+        super().__init__(run)
+        self._folder, self._base, self.max_keypoints = folder, options, options.keypoints
+        self._rotated = [replace(options, rotation=each) for each in read_numbers(rotations, "--rotations", -180, 180)]
+        self._zoomed = [replace(options, zoom=each) for each in read_numbers(zooms, "--zooms", 0.25, 4)]
+        self.source = open_source(detector, options.keypoints, options.contrast, fixed_size, run.engine["device"])
+        self.options = {**recorded(options), "turns": rotations, "zooms": zooms, **self.source.settings}
+
+    def prepare(self) -> None:
+        self._sequences = Sequences(self._folder, self._base)
+        files = [path for path in self._folder.glob("[iv]_*/*") if path.is_file()]
+        self.data = listing_identity(self._folder, files)
+
+    def score(self, method: Method) -> Scores:
+        source, found = self.source_of(method), Scores()
+        settings = {"max_size": self._base.max_size, "opencv": cv2.__version__, **source.settings}
+        with self.cache(method, self.data, settings) as views:
+            for at in dict.fromkeys([self._base, *self._rotated, *self._zoomed]):
+                progress = bar(f"{method.name}, rotation {at.rotation:g}, zoom {at.zoom:g}", "pair")
+                tally = HPatchesTally(views, at)
+                for named in progress(self._sequences.pairs(source, at.rotation, at.zoom)):
+                    tally.add(named)
+                found[at] = tally.score()
+        return found
+
+    def report(self, results: Results, scores: Mapping[str, Scores]) -> None:
+        for name, found in scores.items():
+            results.results[name] = [score.to_dict() for score in found.values()]
+            for score in found.values():
+                _add(results, name, score)
+        if self._rotated or self._zoomed:
+            results.notes.append("Rotated and zoomed images have other keypoints, and pools of other sizes: see N.")
+        if scores:
+            results.figures["-mma"] = lambda: self._draw_accuracy(scores)
+        if scores and self._rotated:
+            results.figures["-turns"] = lambda: self._draw_sweep(scores, self._rotated, "rotation")
+        if scores and self._zoomed:
+            results.figures["-zooms"] = lambda: self._draw_sweep(scores, self._zoomed, "zoom")
+
+    def _splits(self, scores: Mapping[str, Scores]) -> list[str]:
+        """Those that all methods have."""
+        return [s for s in SPLITS.values() if all(s in found[self._base].splits for found in scores.values())]
+
+    def _draw_accuracy(self, scores: Mapping[str, Scores]) -> Any:
+        from logpolar.evaluation.figures import plot_curves
+
+        base = {name: found[self._base].splits for name, found in scores.items()}
+        panels = {
+            split: {name: (THRESHOLDS, splits[split].matching_accuracy) for name, splits in base.items()}
+            for split in self._splits(scores)
+        }
+        return plot_curves(panels, "threshold, px", "mean matching accuracy")
+
+    def _draw_sweep(self, scores: Mapping[str, Scores], conditions: Sequence[HPatchesOptions], by: str) -> Any:
+        from logpolar.evaluation.figures import plot_curves
+
+        ordered = sorted({self._base, *conditions}, key=lambda at: float(getattr(at, by)))
+        places = [float(getattr(at, by)) for at in ordered]
+        panels = {
+            split: {name: (places, [found[at].splits[split].rank1 for at in ordered]) for name, found in scores.items()}
+            for split in self._splits(scores)
+        }
+        label = "rotation of the second image, degrees" if by == "rotation" else "zoom of the second image"
+        return plot_curves(panels, label, "rank-1", log2=by == "zoom")
 
 
-@dataclass(frozen=True, eq=False)
-class _Sequence:
-    name: str
-    images: dict[int, Path]
-    homographies: dict[int, Matrix]  # by the number of the second image
+def _add(results: Results, name: str, score: HPatchesScore) -> None:
+    at = score.options
+    cells = [f"{at.rotation:g}", f"{at.zoom:g}"]
+    for split in SPLITS.values():
+        found = score.splits.get(split)
+        if found is None:
+            cells += ["", "", "0 (0)"]
+            continue
+        accuracy = dict(zip(score.thresholds, found.matching_accuracy, strict=True))
+        cells += [decimal(found.rank1), decimal(accuracy[_SHOWN]), f"{found.correspondences} ({found.pairs})"]
+        values = found.to_dict()
+        rounded = zip(score.thresholds, values.pop("matching_accuracy"), strict=True)
+        where = {"descriptor": name, "turn": at.rotation, "zoom": at.zoom, "split": split}
+        results.records[""].append({**where, **values, **{f"mma_{pixels:g}": each for pixels, each in rounded}})
+    results.add(name, cells)
 
-    @property
-    def split(self) -> str:
-        return SPLITS[self.name[0]]
+
+@dataclass(frozen=True)
+class SplitScore:
+    """Fractions, not percent; NaN for missing values."""
+
+    sequences: int
+    pairs: int
+    pairs_ranked: int  # those with correspondences
+    correspondences: int
+    rank1: float
+    matches: int  # mutual nearest neighbours of all pairs
+    matching_accuracy: tuple[float, ...]  # at each of the thresholds; mean of pairs
+
+    def to_dict(self) -> dict[str, Any]:
+        accuracy = [rounded(fraction) for fraction in self.matching_accuracy]
+        return asdict(self) | {"rank1": rounded(self.rank1), "matching_accuracy": accuracy}
 
 
-def hpatches_pairs(
-    folder: str | Path, options: HPatchesOptions | None = None, source: KeypointSource | None = None
-) -> Iterator[NamedPair]:
-    """Image pairs of a folder of sequences, in the order of the names, one at a time.
+@dataclass(frozen=True)
+class HPatchesScore:
+    """Scores by split; a split without pairs is not in it."""
 
-    All files but the images are read, and checked, before the first pair is made. Without a ``source`` keypoints are
-    SIFT's, by the options.
+    options: HPatchesOptions
+    thresholds: tuple[float, ...]
+    splits: dict[str, SplitScore]
+
+    def to_dict(self) -> dict[str, Any]:
+        splits = {split: score.to_dict() for split, score in self.splits.items()}
+        return {"options": recorded(self.options), "thresholds": list(self.thresholds), "splits": splits}
+
+
+class HPatchesTally:
+    """Scores pair by pair, with unit descriptors of all keypoints of each pair; ``options``: those of the pairs.
+
+    Consecutive pairs with the same first image have it described once.
     """
-    options = options or HPatchesOptions()
-    source = source or sift_source(options.keypoints, options.contrast)
-    numbers = (2,) if options.mode == "paper" else (2, 3, 4, 5, 6)
-    sequences = [_read_sequence(path, numbers) for path in _find_sequences(Path(folder), options.mode == "paper")]
-    return _make_pairs(sequences, options, source)
+
+    def __init__(self, views: Uncached, options: HPatchesOptions, thresholds: Sequence[float] = THRESHOLDS) -> None:
+        self._views, self._options, self._thresholds = views, options, tuple(thresholds)
+        self._splits = {split: _Tally() for split in SPLITS.values()}
+        self._first: tuple[ImagePair, FloatArray] | None = None
+
+    def add(self, named: NamedPair) -> None:
+        pair, known = named.pair, self._first
+        if known is None or known[0].first is not pair.first or known[0].first_keypoints is not pair.first_keypoints:
+            known = pair, self._descriptors(f"{named.sequence}/1", pair.first, pair.first_keypoints)
+            self._first = known
+        second = self._descriptors(_second_key(named, self._options), pair.second, pair.second_keypoints)
+        self._splits[named.split].add(named, (known[1], second), self._options.mode == "paper", self._thresholds)
+
+    def _descriptors(self, key: str, view: NDArray[np.uint8], keypoints: Keypoints) -> FloatArray:
+        descriptors = self._views.describe(key, view, keypoints)
+        if len(descriptors) != len(keypoints):
+            raise ValueError(f"{len(keypoints)} keypoints, but {len(descriptors)} descriptors")
+        if not np.isfinite(descriptors).all():  # NaN would rank first
+            raise ValueError("descriptors are not finite")
+        return descriptors
+
+    def score(self) -> HPatchesScore:
+        scores = {split: tally.score() for split, tally in self._splits.items() if tally.accuracies}
+        return HPatchesScore(self._options, self._thresholds, scores)
 
 
-def _make_pairs(sequences: list[_Sequence], options: HPatchesOptions, source: KeypointSource) -> Iterator[NamedPair]:
-    pool: Counter[str] = Counter()
-    for sequence in sequences:
-        if options.mode == "full" or pool[sequence.split] <= options.pool_limit:
-            for named in _pairs_of(sequence, options, source):
-                pool[named.split] += len(named.pair.correspondences)
-                yield named
+def _second_key(named: NamedPair, options: HPatchesOptions) -> str:
+    """The name of a second image in caches, with its rotation and zoom."""
+    altered = f"@turn={options.rotation:g},zoom={options.zoom:g}" if (options.rotation, options.zoom) != (0, 1) else ""
+    return f"{named.sequence}/{named.number}{altered}"
 
 
-def _pairs_of(sequence: _Sequence, options: HPatchesOptions, source: KeypointSource) -> Iterator[NamedPair]:
-    first, first_place = _load(sequence.images[1], options.max_size)
-    first_detected = source.detect(first)
-    first_keypoints = source.resized(first, first_detected)
-    for number, homography in sequence.homographies.items():
-        second, second_place = _load(sequence.images[number], options.max_size, options.zoom, options.turn)
-        second_detected = source.detect(second)
-        second_keypoints = source.resized(second, second_detected)
-        between = second_place @ homography @ np.linalg.inv(first_place)
-        shape = second.shape[1], second.shape[0]
-        random = np.random.default_rng(options.seed)
-        found, _ = find_correspondences(first_detected, second_detected, between, shape, options.rules, random)
-        if source.fixed_size is not None:
+def matching_accuracy(
+    pair: ImagePair, descriptors: Descriptors, homography: Matrix, thresholds: Sequence[float] = THRESHOLDS
+) -> tuple[FloatArray, int]:
+    """Fraction of mutual nearest neighbours within each threshold (0 without any), and their number.
+
+    Distances are in pixels of the second image, from the warped keypoint to its match; thresholds are inclusive.
+    """
+    matched = match_descriptors(*descriptors, MatchingOptions(ratio=None)).indices
+    here, there = matched.T
+    with np.errstate(divide="ignore", invalid="ignore"):  # points at infinity are within no threshold
+        sent, _ = warp_points(homography, pair.first_keypoints.xy[here].astype(np.float64))
+        distance = np.linalg.norm(sent - pair.second_keypoints.xy[there], axis=1)
+    fractions = [float(np.mean(distance <= threshold)) if len(matched) else 0.0 for threshold in thresholds]
+    return np.array(fractions, np.float32), len(matched)
+
+
+@dataclass
+class _Tally:
+    """Of a split."""
+
+    sequences: set[str] = field(default_factory=set)
+    correspondences: int = 0
+    ranked: list[float] = field(default_factory=list)  # rank-1 of each pair
+    pool: list[Descriptors] = field(default_factory=list)
+    accuracies: list[FloatArray] = field(default_factory=list)
+    matches: int = 0
+
+    def add(self, named: NamedPair, descriptors: Descriptors, pooled: bool, thresholds: Sequence[float]) -> None:
+        self.sequences.add(named.sequence)
+        found = named.pair.correspondences
+        if len(found):
+            self.correspondences += len(found)
             here, there = found.indices.T
-            found = with_new_ratio(replace(found, first=first_keypoints[here], second=second_keypoints[there]))
-        pair = ImagePair(first, second, first_keypoints, second_keypoints, found)
-        yield NamedPair(sequence.name, sequence.split, number, pair, between)
+            if pooled:
+                self.pool.append((descriptors[0][here], descriptors[1][there]))
+            else:
+                second = descriptors[1][pool_of(named.pair)]
+                self.ranked.append(_pair_rank1(DescribedPair(descriptors[0][here], second, found)))
+        accuracy, matches = matching_accuracy(named.pair, descriptors, named.homography, thresholds)
+        self.accuracies.append(accuracy)
+        self.matches += matches
+
+    def score(self) -> SplitScore:
+        fraction = math.nan
+        if self.pool:
+            first, second = (np.concatenate(side) for side in zip(*self.pool, strict=True))
+            fraction = rank1(pooled_ranks(first, second))
+        elif self.ranked:
+            fraction = float(np.mean(self.ranked))
+        return SplitScore(
+            sequences=len(self.sequences),
+            pairs=len(self.accuracies),
+            pairs_ranked=len(self.pool) + len(self.ranked),
+            correspondences=self.correspondences,
+            rank1=fraction,
+            matches=self.matches,
+            matching_accuracy=tuple(np.mean(self.accuracies, axis=0).tolist()),
+        )
 
 
-def _load(path: Path, max_size: int, zoom: float = 1.0, turn: float = 0.0) -> tuple[NDArray[np.uint8], Matrix]:
-    """The image, 8 bit, no larger than it may be before it is zoomed and turned, and the map (3, 3) of its pixels."""
-    gray = read_gray(path)
-    longer = max(gray.shape)
-    # Both factors at once: an image that is resampled twice is blurred twice.
-    factor = zoom * (min(max_size / longer, 1) if max_size else 1)
-    gray, enlarged = _enlarge(gray, factor)
-    height, width = gray.shape
-    transform = ImageTransform.of(width, height, SecondViewRules(max(1 / factor, 1), turn))
-    return to_bytes(transform.image(gray)), transform.matrix @ enlarged
-
-
-def _enlarge(gray: FloatArray, factor: float) -> tuple[FloatArray, Matrix]:
-    """The image times a factor, or itself if that is not above 1, and the map (3, 3) of its pixels."""
-    if factor <= 1:
-        return gray, np.eye(3)
-    height, width = gray.shape
-    size = round(width * factor), round(height * factor)
-    large = cv2.resize(gray, size, interpolation=cv2.INTER_CUBIC)
-    place = resize_matrix((width, height), size)
-    return np.asarray(np.clip(large, 0, 1), np.float32), place  # cubic interpolation overshoots
-
-
-def _find_sequences(folder: Path, skip: bool) -> list[Path]:
-    try:
-        names = sorted(path.name for path in folder.iterdir() if path.is_dir() and path.name[:2] in ("i_", "v_"))
-    except OSError as error:
-        raise LogpolarError(f"{folder}: {in_words(error)}") from error
-    if not names:
-        raise LogpolarError(f"{folder}: no HPatches sequences in this folder (folders named i_... or v_...)")
-    kept = [name for name in names if not (skip and name in SKIPPED)]
-    if not kept:
-        raise LogpolarError(f"{folder}: only sequences that the paper leaves out; use the mode full")
-    return [folder / name for name in kept]
-
-
-def _read_sequence(folder: Path, numbers: tuple[int, ...]) -> _Sequence:
-    images = {number: _find_image(folder, number) for number in (1, *numbers)}
-    return _Sequence(folder.name, images, {number: _read_homography(folder, number) for number in numbers})
-
-
-def _find_image(folder: Path, number: int) -> Path:
-    for suffix in _SUFFIXES:
-        if (folder / f"{number}{suffix}").is_file():
-            return folder / f"{number}{suffix}"
-    raise LogpolarError(f"{folder}: no image {number} ({', '.join(f'{number}{suffix}' for suffix in _SUFFIXES)})")
-
-
-def _read_homography(folder: Path, number: int) -> Matrix:
-    path = next((folder / name for name in (f"H_1_{number}", f"H_1_{number}.txt") if (folder / name).is_file()), None)
-    if path is None:
-        raise LogpolarError(f"{folder}: no homography H_1_{number}")
-    try:
-        rows = [line.split() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
-        values = np.array([[float(word) for word in row] for row in rows], np.float64)
-    except OSError as error:
-        raise LogpolarError(f"{path}: {in_words(error)}") from error
-    except ValueError as error:  # no text, a word that is no number, or rows that are not equally long
-        raise LogpolarError(f"{path}: not a homography of 3 x 3 numbers") from error
-    if values.shape != (3, 3):
-        raise LogpolarError(f"{path}: not a homography of 3 x 3 numbers")
-    if not np.isfinite(values).all():
-        raise LogpolarError(f"{path}: the homography is not finite")
-    if not np.linalg.cond(_balanced(values)) < 1e10:  # NaN for nothing but zeros
-        raise LogpolarError(f"{path}: the homography is singular")
-    return values
-
-
-def _balanced(homography: Matrix) -> Matrix:
-    """In units of 1000 px, so that entries which differ by 10^6 for being in pixels are of one size."""
-    unit = np.diag([1000.0, 1000.0, 1.0])
-    return np.asarray(np.linalg.inv(unit) @ homography @ unit)
+def _pair_rank1(pair: DescribedPair) -> float:
+    return rank1(ranks(pair.distances(), np.arange(len(pair.first))))

@@ -1,13 +1,61 @@
-"""Settings of the protocols; nothing heavy is imported, since the command line is made of them."""
+"""Options of the protocols. Imports nothing heavy: the command line is built from these."""
 
 from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
 
 from logpolar.datasets.options import CorrespondenceRules
-from logpolar.settings import check_settings, setting
+from logpolar.settings import DEFAULT_MAX_SIZE, DEFAULT_RATIO, check_settings, setting
+
+RATIOS = (0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
+"""Candidates when the ratio is tuned."""
+
+_KEYS = {"split": "part", "rotation": "turn", "downscale": "shrink"}
+"""Options whose keys in result files have other names, those of the first version."""
+
+
+def recorded(options: Any) -> dict[str, Any]:
+    """Options as result files keep them."""
+    return {_KEYS.get(name, name): value for name, value in asdict(options).items()}
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Which methods are compared, where they run, and where results go."""
+
+    specs: tuple[str, ...]
+    output: Path
+    cache: Path | None = None
+    skip_missing: bool = False
+    engine: dict[str, Any] = field(default_factory=lambda: {"device": "cpu"})  # keywords of ``open_describer``
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """Which image pairs of correspondence files are used."""
+
+    split: str | None = None
+    pairs: int = setting(0, "Image pairs of a file, drawn at random; 0 takes all.", 0)
+    seed: int = setting(0, "Random seed.", 0)
+    fixed_size: str | float | None = None  # see ``keypoint_sources.FixedSize``
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+@dataclass(frozen=True)
+class PatchesOptions(FileOptions):
+    resamples: int = setting(1000, "Bootstrap resamples for the intervals.", 0)
+
+
+@dataclass(frozen=True)
+class RetrievalOptions(FileOptions):
+    matches: int = setting(500, "Correspondences of an image pair, at most.", 1)
+    distractors: int = setting(3000, "Other keypoints of the second image, at most.", 0)
 
 
 @dataclass(frozen=True)
@@ -15,21 +63,21 @@ class HPatchesOptions:
     """Which pairs are made of the sequences, and how."""
 
     mode: str = setting("paper", "Protocol: the paper's, or all pairs of all sequences.", choices=("paper", "full"))
-    max_size: int = setting(0, "Images with a longer side than this are reduced to it; 0 for no limit.", 0)
+    max_size: int = setting(0, "Downscale images to this longer side in pixels; 0 for no limit.", 0)
     keypoints: int = setting(3000, "Keypoints of an image, the strongest.", 1)
     contrast: float = setting(0.04, "SIFT's contrast threshold; lower finds more and fainter keypoints.", 0)
-    max_angle: float = setting(25.0, "Degrees between orientations that correspond; 180 for no limit.", 0, 180)
-    turn: float = setting(0.0, "Degrees by which second images are turned, clockwise on the screen.", -180, 180)
-    zoom: float = setting(1.0, "Factor by which second images are enlarged; below 1 they are reduced.", 0.25, 4)
-    pool_limit: int = setting(20000, "Mode paper: no more sequences once a split has more correspondences.", 0)
-    seed: int = setting(0, "Mode full: decides which of several close correspondences is taken.", 0)
+    max_angle: float = setting(25.0, "Degrees between corresponding orientations; 180 for no limit.", 0, 180)
+    rotation: float = setting(0.0, "Rotate second images by these degrees, clockwise on screen.", -180, 180)
+    zoom: float = setting(1.0, "Rescale second images by this factor.", 0.25, 4)
+    pool_limit: int = setting(20000, "Mode paper: stop adding sequences once a split has more correspondences.", 0)
+    seed: int = setting(0, "Mode full: decides which of several close correspondences is kept.", 0)
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     @property
     def rules(self) -> CorrespondenceRules:
-        """Within 1.5 px in the second image as it is described, each the other's nearest."""
+        """Mutual nearest keypoints within 1.5 px in the second image as it is described."""
         if self.mode == "paper":
             return CorrespondenceRules(
                 max_angle=self.max_angle, max_mismatch=math.inf, min_spacing=0, max_count=sys.maxsize
@@ -42,18 +90,54 @@ class AmosOptions:
     """Which pairs are drawn."""
 
     mode: str = setting("paper", "Without the views that the paper leaves out, or with all.", choices=("paper", "full"))
-    seed: int = setting(42, "Decides which two images of its view a keypoint is compared in; the paper's is 42.", 0)
+    seed: int = setting(42, "Draws the two images of its view in which a keypoint is compared; the paper's is 42.", 0)
 
     def __post_init__(self) -> None:
         check_settings(self)
 
 
 @dataclass(frozen=True)
-class RetrievalOptions:
-    """How large the pools are that right answers are looked for in."""
+class PhototourismOptions:
+    """How keypoints become matches and matches poses, and which images are taken together."""
 
-    matches: int = setting(500, "Correspondences of an image pair, at most.", 1)
-    distractors: int = setting(3000, "Other keypoints of the second image, at most.", 0)
+    keypoints: int = setting(2048, "Keypoints of an image, the strongest; 2048 and 8000 are usual.", 1)
+    contrast: float = setting(0.0, "SIFT's contrast threshold; 0 lets faint keypoints fill the number.", 0)
+    ratio: float = setting(DEFAULT_RATIO, "Ratio test: largest accepted best over second best distance.", 0.01, 1)
+    mutual: bool = setting(True, "Matches are mutual nearest neighbours.")
+    threshold: float = setting(1.0, "Inlier threshold of the essential matrix, in pixels.", 0.01, 100)
+    estimator: str = setting(
+        "opencv", "OpenCV's MAGSAC++, or PoseLib's LO-RANSAC (extra 'poselib').", choices=("opencv", "poselib")
+    )
+    pairs: int = setting(1000, "Image pairs of a scene, drawn at random; 0 takes all.", 0)
+    bags_5: int = setting(20, "Multi-view: sets of 5 images of a scene.", 0)
+    bags_10: int = setting(10, "Multi-view: sets of 10 images of a scene.", 0)
+    bags_25: int = setting(5, "Multi-view: sets of 25 images of a scene.", 0)
+    min_shared: int = setting(30, "Points that pairs of COLMAP scenes share, at least.", 1)
+    min_visibility: float = setting(0.1, "Covisibility of pairs of the challenge's scenes, at least.", 0, 1)
+    seed: int = setting(0, "Draws pairs and sets, and seeds COLMAP.", 0)
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    @property
+    def bags(self) -> dict[int, int]:
+        """Number of sets by their size, without zeros."""
+        counts = {5: self.bags_5, 10: self.bags_10, 25: self.bags_25}
+        return {size: count for size, count in counts.items() if count}
+
+
+@dataclass(frozen=True)
+class SfmTestOptions:
+    """Which photos of a scene are reconstructed, and how."""
+
+    images: int = setting(0, "Images of a scene, drawn at random; 0 takes all.", 0)
+    downscale: float = setting(1.0, "Downscale every second image, by name, by this factor.", 1, 100)
+    keypoints: int = setting(2000, "Keypoints of an image, at most.", 1)
+    max_size: int = setting(DEFAULT_MAX_SIZE, "Downscale larger images to this longer side in pixels; 0 never does.", 0)
+    ratio: float = setting(DEFAULT_RATIO, "Ratio test of learned descriptors.", 0.01, 1)
+    sift_ratio: float = setting(0.8, "Ratio test of SIFT; 0.8 is usual, and COLMAP's default.", 0.01, 1)
+    repeats: int = setting(3, "Models mapped from the same matches, with consecutive seeds; figures are means.", 1)
+    seed: int = setting(0, "Draws images, and seeds COLMAP.", 0)
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -1,74 +1,46 @@
-"""How well a network tells the keypoints of image pairs apart."""
+"""Descriptor discrimination on image pairs: telling the keypoint that corresponds from the others of the image."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from logpolar.datasets.correspondences import Correspondences, ImagePair
 from logpolar.datasets.files import CorrespondenceFile
+from logpolar.evaluation.cache import Uncached
 from logpolar.evaluation.metrics import ranks, threshold95
 from logpolar.geometry.radius_search import close_pairs
-from logpolar.images import to_gray
 from logpolar.keypoints import Keypoints
-from logpolar.models import describers as models
-from logpolar.storage.documents import rounded
+from logpolar.models.describers import Describer
 from logpolar.types import FloatArray
-
-Describe = Callable[[NDArray[np.uint8], Keypoints], FloatArray]
-"""An 8 bit view and its keypoints in, descriptors out."""
-
-DescribeNamed = Callable[[str, NDArray[np.uint8], Keypoints], FloatArray]
-"""The same for a view that has a name, by which it may be known from before."""
 
 Resize = Callable[[tuple[int, int], Keypoints], Keypoints]
 """Keypoints of an image of that width and height, with other sizes."""
 
-
-def describe_views(describer: models.Describer) -> Describe:
-    """A describer of gray images in [0, 1] for 8 bit views."""
-    return lambda view, keypoints: describer.describe(to_gray(view), keypoints)
-
-
-@runtime_checkable
-class Describer(Protocol):
-    """Describes views that have names, such as ``cache.DescriptorCache``."""
-
-    def described(self, key: str, view: NDArray[np.uint8], keypoints: Keypoints) -> FloatArray: ...
-
-
-def describe_named(describe: Describe | Describer) -> DescribeNamed:
-    """What describes views by name; a plain function never looks at the name."""
-    if isinstance(describe, Describer):
-        return describe.described
-    return lambda _, view, keypoints: describe(view, keypoints)
-
-
 _NEAR = 7.0
-"""Keypoints nearer than this to the truth, in pixels, are not counted as wrong answers."""
+"""Keypoints nearer than this to the correct one, in pixels, are not counted as incorrect."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """Negatives are all other keypoints of the second view. Shares, not percent; NaN where there is nothing."""
+    """Negatives are all other keypoints of the second view. Fractions, not percent; NaN for missing values."""
 
     pairs: int
     correspondences: int
     fpr95: float
     rank1: float
-    scales_differ_2x: int  # correspondences whose detected scales disagree by more than 2x
+    scales_differ_2x: int  # correspondences with a scale mismatch of more than 2x
     rank1_scales_differ_2x: float
-    zoom_2x: int  # correspondences that are at least 2x smaller in the second view and whose scales agree within 1.25x
+    zoom_2x: int  # correspondences at least 2x smaller in the second view, scale mismatch below 1.25x
     rank1_zoom_2x: float
 
     def to_dict(self) -> dict[str, float | None]:
-        """Plain values for a card; None, unlike NaN, is JSON."""
-        return {name: rounded(value) for name, value in asdict(self).items()}
+        """Plain values for a card; NaN, which JSON lacks, becomes None."""
+        return {name: None if math.isnan(value) else round(value, 5) for name, value in asdict(self).items()}
 
     def in_words(self) -> str:
         differ = f"where scales differ > 2x {self.rank1_scales_differ_2x:.3f} (N = {self.scales_differ_2x})"
@@ -82,9 +54,9 @@ class Score:
 
 @dataclass(frozen=True, eq=False)
 class DescribedPair:
-    """Descriptors of the correspondences of a pair, and of the other keypoints of its second image.
+    """Descriptors of a pair's correspondences, and of the other keypoints of its second image.
 
-    ``first`` (N, D); ``second`` (M, D), M >= N: row k < N is the partner of row k of ``first``, all others are wrong.
+    ``first`` (N, D); ``second`` (M, D), M >= N: row k < N corresponds to row k of ``first``, all others are negatives.
     """
 
     first: FloatArray
@@ -97,9 +69,9 @@ class DescribedPair:
 
 
 def unit_distances(first: FloatArray, second: FloatArray) -> FloatArray:
-    """(N, M), of unit vectors, in an order-preserving unit that is cheap: 1 - their product, at least 0."""
+    """(N, M), of unit vectors: 1 - their product, at least 0, which is cheap and preserves the order."""
     distances = np.asarray(first @ second.T, np.float32)
-    np.subtract(1, distances, out=distances)  # in place: fresh memory for every step would cost more than the product
+    np.subtract(1, distances, out=distances)  # in place: new memory would cost more than the product
     return np.maximum(distances, 0, out=distances)
 
 
@@ -115,30 +87,30 @@ class DescribedImages:
 
 
 class DescribedFile:
-    """Pairs of a correspondence file with their descriptors; each image is described once, pairs are made on demand.
+    """Pairs of a correspondence file with descriptors; each image is described once, pairs are made on demand.
 
-    ``most`` pairs at most, see ``choose_pairs``; 0 for all. With ``resize`` the detector's sizes are replaced, and
-    the scale ratios of correspondences are those of the new sizes.
+    ``most``: number of pairs, see ``sample_pairs``; 0 for all. With ``resize`` the detector's sizes are replaced, and
+    the scale ratios of correspondences follow.
     """
 
     def __init__(
         self,
         file: CorrespondenceFile,
-        describe: Describe | Describer,
-        part: str | None = None,
+        views: Uncached,
+        split: str | None = None,
         most: int = 0,
         seed: int = 0,
         resize: Resize | None = None,
         progress: Callable[[list[int]], Iterable[int]] = iter,
     ) -> None:
-        self._numbers = choose_pairs(file, part, most, seed)
+        self._numbers = sample_pairs(file, split, most, seed)
         self._images = file.pair_images[self._numbers]
-        images, named = np.unique(self._images).tolist(), describe_named(describe)
+        images = np.unique(self._images).tolist()
         self._keypoints = {image: file.read_keypoints(image) for image in images}
         if resize is not None:
             self._keypoints = {k: resize(file.images[k].size, points) for k, points in self._keypoints.items()}
-        self._described = {
-            image: named(file.images[image].name, file.read_image(image), self._keypoints[image])
+        self._descriptors = {
+            image: views.describe(file.images[image].name, file.read_image(image), self._keypoints[image])
             for image in progress(images)
         }
         self._found = [
@@ -159,8 +131,8 @@ class DescribedFile:
             yield DescribedPair(pair.first[here], pair.second[np.concatenate([there, others])], found)
 
     def images(self) -> Iterator[DescribedImages]:
-        """Pairs with all their keypoints, to choose wrong answers among by other rules."""
-        described = self._described
+        """Pairs with all their keypoints, for other choices of negatives."""
+        described = self._descriptors
         for number, (first, second), found in zip(
             self._numbers.tolist(), self._images.tolist(), self._found, strict=True
         ):
@@ -168,52 +140,39 @@ class DescribedFile:
 
 
 def with_new_ratio(found: Correspondences) -> Correspondences:
-    """The scale ratio by the sizes that the keypoints have now."""
+    """Correspondences with the scale ratio of their keypoints' current sizes."""
     ratio = np.log(found.second.size / np.maximum(found.warped_size, 1e-12))
     return replace(found, log_scale_ratio=np.asarray(ratio, np.float32))
 
 
-def choose_pairs(file: CorrespondenceFile, part: str | None, most: int, seed: int) -> NDArray[np.intp]:
-    """Pairs of a part that have correspondences; ``most`` at most, 0 for all.
+def sample_pairs(file: CorrespondenceFile, split: str | None, most: int, seed: int) -> NDArray[np.intp]:
+    """Pairs of a split that have correspondences; ``most`` at most, 0 for all.
 
-    Images are drawn one after the other, by the seed, until there are enough pairs among them: it is images that
-    take time to describe.
+    Images are drawn at random until there are enough pairs among them, since describing images takes the time.
     """
-    numbers = np.array([pair for pair in file.pairs(part) if np.diff(file.correspondence_rows[pair])[0]], np.intp)
+    numbers = np.array([pair for pair in file.pairs(split) if np.diff(file.correspondence_rows[pair])[0]], np.intp)
     if most == 0 or len(numbers) <= most:
         return numbers
     random = np.random.default_rng(seed)
-    turn = random.permutation(len(file.images))
-    complete_at = turn[file.pair_images[numbers]].max(axis=1)
+    order = random.permutation(len(file.images))
+    complete_at = order[file.pair_images[numbers]].max(axis=1)
     enough = np.partition(complete_at, most - 1)[most - 1]
     among = numbers[complete_at <= enough]
     return np.sort(random.choice(among, most, replace=False))
 
 
 def score_file(
-    file: CorrespondenceFile, describe: Describe | Describer, part: str | None = None, most: int = 0, seed: int = 0
+    file: CorrespondenceFile, describer: Describer, split: str | None = None, most: int = 0, seed: int = 0
 ) -> Score:
-    """The score of a part of a correspondence file; see ``DescribedFile``."""
-    return score_described(DescribedFile(file, describe, part, most, seed))
-
-
-def score_pairs(pairs: Iterable[ImagePair], describe: Describe) -> Score:
-    """The score of image pairs that have nothing in common with each other."""
-    described = []
-    for pair in pairs:
-        found = pair.correspondences
-        if len(found):
-            pool = pair.second_keypoints[_others(pair.second_keypoints, found.second)]
-            second = describe(pair.second, found.second + pool)
-            described.append(DescribedPair(describe(pair.first, found.first), second, found))
-    return score_described(described)
+    """The score of a split of a correspondence file; see ``DescribedFile``."""
+    return score_described(DescribedFile(file, Uncached(describer), split, most, seed))
 
 
 @dataclass(frozen=True, eq=False)
 class Gathered:
-    """What is known of the right pairs (N,) of all image pairs together."""
+    """The correspondences (N,) of all image pairs together."""
 
-    pair: NDArray[np.intp]  # which image pair it is of, 0 ...
+    pair: NDArray[np.intp]  # number of the image pair
     positive: FloatArray  # distances
     hit: NDArray[np.bool_]  # whether nothing is nearer
     log_scale_ratio: FloatArray
@@ -236,7 +195,7 @@ class Gathered:
 
 
 def gather(pairs: Iterable[DescribedPair]) -> Gathered:
-    """Distances of right pairs, and whether they are the nearest."""
+    """Distances of correspondences, and whether they are nearest neighbours."""
     columns: list[list[NDArray[np.generic]]] = [[] for _ in fields(Gathered)]
     for number, pair in enumerate(pairs):
         distances, found = pair.distances(), pair.correspondences
@@ -256,7 +215,7 @@ def gather(pairs: Iterable[DescribedPair]) -> Gathered:
 def count_accepted(
     pairs: Iterable[DescribedPair], thresholds: Sequence[float] | NDArray[np.floating]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Wrong answers of each pair strictly below each threshold (P, T), and all of its wrong answers (P,)."""
+    """Negatives of each pair strictly below each threshold (P, T), and all of its negatives (P,)."""
     given = np.asarray(thresholds, np.float64)
     order = np.argsort(given)
     accepted, totals = [], []
@@ -273,14 +232,14 @@ _BINS = 4096
 
 
 def _count_below(values: NDArray[np.floating], ascending: NDArray[np.float64]) -> NDArray[np.int64]:
-    """How many values, 0 or more, are strictly below each of the ascending thresholds.
+    """Number of values, all at least 0, strictly below each of the ascending thresholds.
 
-    Few bins have a threshold in them: only what falls into those is compared, all else is counted by its bin.
+    Values are counted by bins; only those in the few bins that hold a threshold are compared.
     """
     if len(ascending) == 0 or ascending[-1] <= 0:
         return np.zeros(len(ascending), np.int64)
     below = values[values < ascending[-1]]
-    # Rounding keeps the order: what is in a lower bin than a threshold is below it.
+    # Rounding preserves order: values in a lower bin than a threshold are below it.
     scale = below.dtype.type(_BINS / ascending[-1])
     own = (ascending.astype(below.dtype) * scale).astype(np.intp)
     bins = (below * scale).astype(np.intp)
@@ -294,10 +253,9 @@ def _count_below(values: NDArray[np.floating], ascending: NDArray[np.float64]) -
 
 
 def score_described(pairs: Iterable[DescribedPair]) -> Score:
-    """FPR95 pooled over all pairs, and the share of keypoints whose nearest neighbour is the right one.
+    """FPR95 pooled over all pairs, and the fraction of keypoints whose nearest neighbour is correct.
 
-    Goes through the pairs twice, so that never more than one matrix of distances is in memory: the threshold of FPR95
-    is known only when all right pairs were seen.
+    Iterates over the pairs twice, with one distance matrix in memory: the threshold of FPR95 depends on all of them.
     """
     gathered = gather(pairs)
     if len(gathered.positive) == 0:
@@ -307,13 +265,13 @@ def score_described(pairs: Iterable[DescribedPair]) -> Score:
 
 
 def pool_of(pair: ImagePair) -> NDArray[np.intp]:
-    """Rows of the second image's keypoints that answers are chosen from: partners in order, then wrong ones only."""
+    """Rows of the second image's keypoints: those that correspond, in order, then the negatives."""
     found = pair.correspondences
     return np.concatenate([found.indices[:, 1], _others(pair.second_keypoints, found.second)])
 
 
 def mean_score(scores: Sequence[Score]) -> Score:
-    """Counts added up, shares averaged over the scores that have them, each counting the same."""
+    """Sums of counts, and unweighted means of fractions over the scores that have them."""
     merged: dict[str, float] = {}
     for each in fields(Score):
         values = [getattr(score, each.name) for score in scores]
@@ -324,7 +282,7 @@ def mean_score(scores: Sequence[Score]) -> Score:
 
 
 def _others(keypoints: Keypoints, matched: Keypoints) -> NDArray[np.intp]:
-    """Rows of the keypoints that are not near to any matched one."""
+    """Rows of the keypoints that are not near any matched one."""
     _, near = close_pairs(matched.xy, keypoints.xy, np.nextafter(_NEAR, 0))
     return np.setdiff1d(np.arange(len(keypoints)), near)
 

@@ -1,24 +1,25 @@
-"""Telling patches of scenes apart: the paper's Tables 1 and 2, and its Fig. 4.
+"""Descriptor discrimination on scenes: the paper's Tables 1 and 2, and its Fig. 4.
 
-Right pairs are the correspondences of image pairs; wrong ones are a keypoint and any other of the second image that is
-not near to a matched one, see ``evaluation.pairs``. FPR95 has one threshold for all pairs of a scene; what is said of
-several scenes is their mean, each counting the same.
+Positives are the correspondences of image pairs; negatives are a keypoint and any other of the second image that is not
+near a matched one, see ``evaluation.pairs``. FPR95 has one threshold for all pairs of a scene; figures of several
+scenes are unweighted means.
 
-Fig. 4 breaks FPR95 down by how far the detector is off: by the ratio of the scales, 1 and more, once the warp between
-the images is taken into account, and by the angle between the orientations. The paper does not say how. Here a class
-has the threshold that accepts 95 % of its own right pairs, and its figure is the share of all wrong pairs of the scene
-that are then accepted. With one threshold for all classes, what differs between them would be recall. Classes with
-fewer than ``FEWEST`` right pairs are left out of the mean over scenes: their threshold is about the worst of a handful.
+Fig. 4 breaks FPR95 down by the errors of the detector: the scale mismatch, as a ratio of 1 or more with the warp
+between the images taken into account, and the angle between the orientations. The paper does not say how. Here a class
+has the threshold that accepts 95 % of its own positives, and its figure is the fraction of all negatives of the scene
+that are then accepted: with one threshold for all, classes would differ in recall. Classes with fewer than ``FEWEST``
+positives are left out of means: their threshold is about the worst of a handful.
 
-Intervals are those of a bootstrap over image pairs, within each scene: they say how much the choice of the pairs
-matters, not how much that of the scenes does. A resample has a threshold of its own.
+Intervals are bootstrapped over image pairs, within each scene: they reflect the choice of pairs, not of scenes. Each
+resample has its own threshold.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,72 +27,161 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.datasets.files import CorrespondenceFile
+from logpolar.datasets.files import CorrespondenceFile, file_names
 from logpolar.errors import LogpolarError
-from logpolar.evaluation.cache import DescriptorCache, scene_identity
-from logpolar.evaluation.descriptors.keypoint_sources import FixedSize, with_fixed_size
-from logpolar.evaluation.descriptors.registry import Descriptor
+from logpolar.evaluation.cache import scene_identity
+from logpolar.evaluation.descriptors.keypoint_sources import with_fixed_size
+from logpolar.evaluation.descriptors.registry import Method
 from logpolar.evaluation.metrics import threshold95
+from logpolar.evaluation.options import FileOptions, PatchesOptions, RunOptions, recorded
 from logpolar.evaluation.pairs import (
     DescribedFile,
     DescribedPair,
     Gathered,
-    Resize,
     Score,
     count_accepted,
     gather,
     mean_score,
 )
+from logpolar.evaluation.protocol import (
+    MEAN_OF_SCENES,
+    Protocol,
+    Results,
+    bar,
+    check_scene_names,
+    decimal,
+    percent,
+)
+from logpolar.keypoints import Keypoints
 from logpolar.storage.documents import rounded
 
-SCALE_EDGES = tuple(np.geomspace(1, 4, 7).tolist())
-"""Classes of the ratio of scales, equally wide in its logarithm; 2x is an edge."""
+MISMATCH_EDGES = tuple(np.geomspace(1, 4, 7).tolist())
+"""Classes of the scale mismatch, equally wide in its logarithm; 2x is an edge."""
 
 ANGLE_EDGES = (0.0, 5.0, 10.0, 15.0, 20.0, 25.0)
 """Classes of the angle between orientations, in degrees."""
 
 FEWEST = 50
-"""Right pairs that a class needs."""
+"""Positives that a class needs."""
 
 Table = NDArray[np.float64]
-Progress = Callable[[list[int]], Iterable[int]]
 
 
-@dataclass(frozen=True)
-class SceneOptions:
-    """Which image pairs of scenes are taken, and what of their keypoints; see ``keypoint_sources``."""
+class FileProtocol(Protocol):
+    """Protocols on correspondence files, one for each scene; they share their caches."""
 
-    part: str | None = None
-    pairs: int = 0  # at most, 0 for all
-    seed: int = 0
-    fixed_size: FixedSize = None
+    cached_as = "scene"
 
-    def resize(self) -> Resize | None:
-        if self.fixed_size is None:
-            return None
-        return lambda size, keypoints: with_fixed_size(size, keypoints, self.fixed_size)
+    def __init__(self, run: RunOptions, files: Sequence[Path], options: FileOptions) -> None:
+        super().__init__(run)
+        self.files, self._options, self.options = files, options, recorded(options)
 
-    def cached(self, folder: Path | None, descriptor: Descriptor, file: CorrespondenceFile) -> DescriptorCache:
-        """The cache of a descriptor on a file: all protocols on scenes share it, for they describe all keypoints."""
-        settings = {"fixed_size": self.fixed_size, "opencv": cv2.__version__}  # OpenCV decodes the images
-        return DescriptorCache(folder, descriptor, "scene", scene_identity(file), settings)
+    def prepare(self) -> None:
+        identities = []
+        for path in self.files:
+            with CorrespondenceFile(path) as file:
+                if not file.complete:
+                    raise LogpolarError(f"{path}: is incomplete; run the command that makes it again")
+                identities.append({"file": path.name, **scene_identity(file)})
+        names = list(file_names(self.files))
+        check_scene_names(names, "mean")
+        self.data = dict(zip(names, identities, strict=True))
+
+    def described(self, method: Method) -> Iterator[tuple[str, DescribedFile]]:
+        """The scenes, and their pairs with descriptors."""
+        options = self._options
+        settings = {"fixed_size": options.fixed_size, "opencv": cv2.__version__}  # OpenCV decodes the images
+        for path, scene in zip(self.files, self.data, strict=True):
+            with CorrespondenceFile(path) as file, self.cache(method, scene_identity(file), settings) as views:
+                progress = bar(f"{scene}, {method.name}")
+                resize = None if options.fixed_size is None else self._resize
+                found = DescribedFile(file, views, options.split, options.pairs, options.seed, resize, progress)
+            if len(found) == 0:
+                where = f"the split {options.split} of this file" if options.split else "this file"
+                raise LogpolarError(f"{path}: there are no correspondences in {where}")
+            yield scene, found
+
+    def _resize(self, size: tuple[int, int], keypoints: Keypoints) -> Keypoints:
+        return with_fixed_size(size, keypoints, self._options.fixed_size)
+
+
+class Patches(FileProtocol):
+    """FPR95 and rank-1 by scene, and FPR95 by scale mismatch and orientation error."""
+
+    name = "patches"
+
+    def __init__(self, run: RunOptions, files: Sequence[Path], options: PatchesOptions) -> None:
+        super().__init__(run, files, options)
+        self._resamples = options.resamples
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.columns = [f"{scene}, FPR95 %" for scene in self.data]
+        self.columns += ["mean", "95 %", "rank-1", "95 %", "rank-1, scale mismatch > 2x", "N (pairs)"]
+
+    def score(self, method: Method) -> dict[str, SceneResult]:
+        """Results by scene, and their mean."""
+        scenes = {
+            scene: score_scene(pairs, self._resamples, self._options.seed) for scene, pairs in self.described(method)
+        }
+        return {**scenes, "mean": mean_result(list(scenes.values()))}
+
+    def report(self, results: Results, scores: Mapping[str, dict[str, SceneResult]]) -> None:
+        results.records["-classes"] = []
+        for name, scenes in scores.items():
+            results.results[name] = {scene: result.to_dict() for scene, result in scenes.items()}
+            results.add(name, _cells(scenes))
+            for scene, result in results.results[name].items():
+                start, values = {"descriptor": name, "scene": scene}, dict(result)
+                results.records["-classes"] += ({**start, **each} for each in _class_records(values.pop("classes")))
+                for key in ("fpr95", "rank1"):
+                    values[f"{key}_low"], values[f"{key}_high"] = values.pop(f"{key}_interval")
+                results.records[""].append({**start, **values})
+        if len(self.data) > 1:
+            results.notes.append(MEAN_OF_SCENES)
+
+        def draw() -> Any:
+            from logpolar.evaluation.figures import plot_classes
+
+            return plot_classes({name: scenes["mean"].classes for name, scenes in scores.items()})
+
+        if scores:
+            results.figures[""] = draw
+
+
+def _cells(scenes: Mapping[str, SceneResult]) -> list[str]:
+    mean = scenes["mean"]
+    low, high = (percent(value) for value in mean.interval("fpr95"))
+    least, most = (decimal(value) for value in mean.interval("rank1"))
+    score = mean.score
+    cells = [percent(result.score.fpr95) for result in scenes.values()]
+    cells += [f"{low} - {high}", decimal(score.rank1), f"{least} - {most}", decimal(score.rank1_scales_differ_2x)]
+    return [*cells, f"{score.correspondences} ({score.pairs})"]
+
+
+def _class_records(classes: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for (low, high), counts, fractions in zip(pairwise(ANGLE_EDGES), classes["counts"], classes["fpr95"], strict=True):
+        for (small, large), count, fraction in zip(pairwise(MISMATCH_EDGES), counts, fractions, strict=True):
+            angles = {"degrees_from": low, "degrees_to": high}
+            scales = {"scale_from": round(small, 4), "scale_to": round(large, 4)}
+            yield {**angles, **scales, "right_pairs": count, "fpr95": fraction}
 
 
 @dataclass(frozen=True, eq=False)
 class Classes:
-    """Fig. 4 of a scene, or of several: (angles, scales), see ``ANGLE_EDGES`` and ``SCALE_EDGES``."""
+    """Fig. 4 of a scene, or of several: (angles, mismatches), see ``ANGLE_EDGES`` and ``MISMATCH_EDGES``."""
 
-    counts: NDArray[np.int64]  # right pairs
+    counts: NDArray[np.int64]  # positives
     fpr95: Table  # NaN where there are too few
 
     def to_dict(self) -> dict[str, Any]:
-        shares = [[rounded(value, 7) for value in row] for row in self.fpr95.tolist()]
-        return {"counts": self.counts.tolist(), "fpr95": shares}
+        fractions = [[rounded(value, 7) for value in row] for row in self.fpr95.tolist()]
+        return {"counts": self.counts.tolist(), "fpr95": fractions}
 
 
 @dataclass(frozen=True, eq=False)
 class SceneResult:
-    """A descriptor on a scene, or on the mean of several."""
+    """A method on a scene, or on the mean of several."""
 
     score: Score
     fpr95_samples: Table  # (B,) of resampled image pairs
@@ -99,7 +189,7 @@ class SceneResult:
     classes: Classes
 
     def interval(self, name: str) -> tuple[float, float]:
-        """95 % of the resamples are within; ``name`` is fpr95 or rank1."""
+        """The 95 % interval of ``name``, fpr95 or rank1."""
         samples: Table = getattr(self, f"{name}_samples")
         if len(samples) == 0:
             return math.nan, math.nan
@@ -107,46 +197,27 @@ class SceneResult:
         return low, high
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values; FPR95 to more digits than usual, since that of a good descriptor is small."""
+        """Plain values, with more digits than usual: FPR95 of a good descriptor is small."""
         values: dict[str, Any] = {name: rounded(value, 7) for name, value in asdict(self.score).items()}
         intervals = {f"{name}_interval": [rounded(v, 7) for v in self.interval(name)] for name in ("fpr95", "rank1")}
         return values | intervals | {"classes": self.classes.to_dict()}
 
 
-def describe_scene(
-    file: CorrespondenceFile,
-    descriptor: Descriptor,
-    options: SceneOptions,
-    cache: Path | None = None,
-    progress: Progress = iter,
-) -> DescribedFile:
-    """Pairs of a scene with their descriptors, which are kept in the folder ``cache``; without any pair, an error."""
-    with options.cached(cache, descriptor, file) as described:
-        pairs = DescribedFile(file, described, options.part, options.pairs, options.seed, options.resize(), progress)
-    if len(pairs) == 0:
-        where = f"the part {options.part} of this file" if options.part else "this file"
-        raise LogpolarError(f"{file.path}: there are no correspondences in {where}")
-    return pairs
-
-
 def score_scene(pairs: Iterable[DescribedPair], resamples: int = 1000, seed: int = 0) -> SceneResult:
-    """The result of the pairs of one scene, at least one.
-
-    Goes through them twice: thresholds, of resamples and of classes too, depend on right pairs alone.
-    """
+    """The result of the pairs of one scene, at least one. Iterates twice: thresholds depend on all positives."""
     gathered = gather(pairs)
     class_of = classes_of(gathered)
-    cells = (len(ANGLE_EDGES) - 1) * (len(SCALE_EDGES) - 1)
+    cells = (len(ANGLE_EDGES) - 1) * (len(MISMATCH_EDGES) - 1)
     counts = np.bincount(class_of[class_of >= 0], minlength=cells)
     weights = _draw(int(gathered.pair.max()) + 1, resamples, seed)
     by_class = [threshold95(gathered.positive[class_of == cell]) if counts[cell] else 0.0 for cell in range(cells)]
     thresholds = [threshold95(gathered.positive), *by_class, *_resampled_thresholds(gathered, weights)]
     accepted, totals = count_accepted(pairs, thresholds)
-    shares = accepted[:, : 1 + cells].sum(axis=0) / max(int(totals.sum()), 1)
-    fpr95 = np.where(counts < FEWEST, np.nan, shares[1:])
-    shape = len(ANGLE_EDGES) - 1, len(SCALE_EDGES) - 1
+    fractions = accepted[:, : 1 + cells].sum(axis=0) / max(int(totals.sum()), 1)
+    fpr95 = np.where(counts < FEWEST, np.nan, fractions[1:])
+    shape = len(ANGLE_EDGES) - 1, len(MISMATCH_EDGES) - 1
     return SceneResult(
-        score=gathered.score(float(shares[0]) if totals.sum() else math.nan),
+        score=gathered.score(float(fractions[0]) if totals.sum() else math.nan),
         fpr95_samples=(weights * accepted[:, 1 + cells :].T).sum(axis=1) / np.maximum(weights @ totals, 1),
         rank1_samples=_resampled_mean(gathered, weights),
         classes=Classes(counts.reshape(shape), fpr95.reshape(shape)),
@@ -154,14 +225,14 @@ def score_scene(pairs: Iterable[DescribedPair], resamples: int = 1000, seed: int
 
 
 def classes_of(gathered: Gathered) -> NDArray[np.intp]:
-    """(N,): the class of each right pair, angles by scales row by row; -1 of those beyond the last edge."""
+    """(N,): the class of each positive, angles by mismatches in row-major order; -1 beyond the last edges."""
     mismatch = np.exp(np.abs(gathered.log_scale_ratio.astype(np.float64)))
-    angle, scale = _bin(np.abs(gathered.angle_residual), ANGLE_EDGES), _bin(mismatch, SCALE_EDGES)
-    return np.where((angle < 0) | (scale < 0), -1, angle * (len(SCALE_EDGES) - 1) + scale)
+    angle, scale = _bin(np.abs(gathered.angle_residual), ANGLE_EDGES), _bin(mismatch, MISMATCH_EDGES)
+    return np.where((angle < 0) | (scale < 0), -1, angle * (len(MISMATCH_EDGES) - 1) + scale)
 
 
 def mean_result(results: Sequence[SceneResult]) -> SceneResult:
-    """The mean of scenes, each counting the same; a class is that of the scenes which have enough right pairs in it."""
+    """The unweighted mean of scenes; that of a class is over scenes with enough positives in it."""
     tables = np.stack([result.classes.fpr95 for result in results])
     known = np.isfinite(tables).sum(axis=0)
     means = np.where(known > 0, np.nansum(tables, axis=0) / np.maximum(known, 1), np.nan)
@@ -174,21 +245,21 @@ def mean_result(results: Sequence[SceneResult]) -> SceneResult:
 
 
 def _bin(values: NDArray[np.floating], edges: Sequence[float]) -> NDArray[np.intp]:
-    """The class of each value, the last one with its upper edge; -1 outside."""
+    """The class of each value, the last one including its upper edge; -1 outside."""
     found = np.searchsorted(edges, values, side="right") - 1
     found[values == edges[-1]] = len(edges) - 2
     return np.where((found < 0) | (found > len(edges) - 2), -1, found)
 
 
 def _draw(pairs: int, resamples: int, seed: int) -> NDArray[np.int64]:
-    """(B, P): how often each image pair is in a resample."""
+    """(B, P): multiplicity of each image pair in a resample."""
     drawn = np.random.default_rng(seed).integers(0, pairs, (resamples, pairs))
     rows = np.arange(resamples)[:, None] * pairs
     return np.bincount((drawn + rows).ravel(), minlength=resamples * pairs).reshape(resamples, pairs)
 
 
 def _resampled_thresholds(gathered: Gathered, weights: NDArray[np.int64]) -> list[float]:
-    """``threshold95`` of each resample: where the sorted right pairs, as often as they were drawn, reach 95 %."""
+    """``threshold95`` of each resample: where the sorted positives, with multiplicity, reach 95 %."""
     order = np.argsort(gathered.positive, kind="stable")
     distance, pair = gathered.positive[order], gathered.pair[order]
     thresholds = []

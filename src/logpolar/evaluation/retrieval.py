@@ -1,47 +1,96 @@
-"""Finding a patch among thousands: the paper's Fig. 5.
+"""Finding a keypoint among thousands: the paper's Fig. 5.
 
 Of each image pair up to ``matches`` correspondences are drawn, and up to ``distractors`` other keypoints of the second
 image, farther than ``APART`` px from every matched one ("further than 3 pixels away from a keypoint", says the paper).
-Each keypoint of the first image then has one right answer in the pool of both, and its rank is how many answers are
-strictly nearer than the right one. An image with fewer keypoints has a smaller pool, and the task is easier for it: how
-large pools are is part of the result.
+Each keypoint of the first image has one correct answer in the pool of both; its rank is the number of answers that are
+strictly nearer. Images with fewer keypoints have smaller pools, which is easier: results include the size of pools.
 
-The share of ranks up to k is that of all correspondences of a scene together; scenes count the same.
+The fraction of ranks up to k is over all correspondences of a scene; means of scenes are unweighted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.evaluation.metrics import ranks
-from logpolar.evaluation.options import RetrievalOptions
+from logpolar.evaluation.descriptors.registry import Method
+from logpolar.evaluation.metrics import Ranks, cumulative, ranks
+from logpolar.evaluation.options import RetrievalOptions, RunOptions
 from logpolar.evaluation.pairs import DescribedImages, unit_distances
-from logpolar.evaluation.ranking import Ranks, cumulative
+from logpolar.evaluation.patches import FileProtocol
+from logpolar.evaluation.protocol import Results, decimal
 from logpolar.geometry.radius_search import close_pairs
 
 APART = 3.0
 """Pixels from a matched keypoint within which another is no distractor."""
 
 PLACES = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 3500)
-"""Ranks, the best being 1, up to which shares are given."""
+"""Ranks, counted from 1, up to which fractions are given."""
+
+SHOWN = (1, 2, 5, 10, 100, 1000)
+"""Those in tables."""
+
+
+class Retrieval(FileProtocol):
+    """Ranks of corresponding keypoints among distractors."""
+
+    name = "retrieval"
+    columns = ("rank-1", *(f"rank ≤ {place}" for place in SHOWN[1:]), "N (pairs)", "distractors, mean")
+
+    def __init__(self, run: RunOptions, files: Sequence[Path], options: RetrievalOptions) -> None:
+        super().__init__(run, files, options)
+        self._pools = options
+
+    def score(self, method: Method) -> dict[str, RetrievalResult]:
+        return {scene: retrieve(pairs.images(), self._pools) for scene, pairs in self.described(method)}
+
+    def report(self, results: Results, scores: Mapping[str, dict[str, RetrievalResult]]) -> None:
+        largest = self._pools.matches + self._pools.distractors
+        places = np.unique(np.geomspace(1, largest, 200).astype(int)).tolist()
+        curves = {name: mean_fractions(list(scenes.values()), places) for name, scenes in scores.items()}
+        for name, scenes in scores.items():
+            groups = {**{scene: [result] for scene, result in scenes.items()}, "mean": list(scenes.values())}
+            found = {scene: summarise(group).to_dict() for scene, group in groups.items()}
+            for scene, values in found.items():
+                start = {"descriptor": name, "scene": scene}
+                fractions = {f"rank_{place}": fraction for place, fraction in values["shares"].items()}
+                rest = {key: value for key, value in values.items() if key != "shares"}
+                results.records[""].append({**start, **rest, **fractions})
+            results.add(name, summary_cells(found["mean"]))
+            found["mean"]["curve"] = {"places": places, "shares": curves[name].round(5).tolist()}
+            results.results[name] = found
+
+        def draw() -> Any:
+            from logpolar.evaluation.figures import plot_ranks
+
+            return plot_ranks(places, curves)
+
+        if scores:
+            results.figures[""] = draw
+
+
+def summary_cells(summary: Mapping[str, Any]) -> list[str]:
+    """Of the columns of ``Retrieval``."""
+    cells = [decimal(summary["shares"].get(str(place))) for place in SHOWN]
+    return [*cells, f"{summary['correspondences']} ({summary['pairs']})", f"{summary['distractors']:.0f}"]
 
 
 @dataclass(frozen=True, eq=False)
 class RetrievalResult:
-    """Ranks on a scene, the best being 0."""
+    """Ranks on a scene, counted from 0."""
 
     pairs: int
     ranks: Ranks
-    distractors: float  # of a pair, mean
-    full_pools: int  # pairs that have as many distractors as there should be
+    distractors: float  # mean of pairs
+    full_pools: int  # pairs with as many distractors as asked for
 
-    def shares(self, places: Sequence[int] = PLACES) -> NDArray[np.float64]:
-        """Share of correspondences whose rank, counted from 1, is at most each of the places."""
+    def fractions(self, places: Sequence[int] = PLACES) -> NDArray[np.float64]:
+        """Fraction of correspondences whose rank, counted from 1, is at most each of the places."""
         return cumulative(self.ranks, places)
 
 
@@ -53,35 +102,35 @@ class RetrievalSummary:
     correspondences: int
     distractors: float
     full_pools: int
-    shares: dict[int, float]
+    shares: dict[int, float]  # fractions by rank
 
     def to_dict(self) -> dict[str, Any]:
-        shares = {str(place): round(share, 5) for place, share in self.shares.items()}
-        return asdict(self) | {"distractors": round(self.distractors, 1), "shares": shares}
+        fractions = {str(place): round(fraction, 5) for place, fraction in self.shares.items()}
+        return asdict(self) | {"distractors": round(self.distractors, 1), "shares": fractions}
 
 
 def summarise(results: Sequence[RetrievalResult], places: Sequence[int] = PLACES) -> RetrievalSummary:
-    """Counts added up, shares the mean over scenes."""
+    """Sums of counts, and means of fractions over scenes."""
     pairs = sum(result.pairs for result in results)
     return RetrievalSummary(
         pairs=pairs,
         correspondences=sum(len(result.ranks) for result in results),
         distractors=sum(result.distractors * result.pairs for result in results) / max(pairs, 1),
         full_pools=sum(result.full_pools for result in results),
-        shares=dict(zip(places, mean_shares(results, places).tolist(), strict=True)),
+        shares=dict(zip(places, mean_fractions(results, places).tolist(), strict=True)),
     )
 
 
-def mean_shares(results: Sequence[RetrievalResult], places: Sequence[int]) -> NDArray[np.float64]:
-    """Each scene counts the same."""
-    return np.asarray(np.mean([result.shares(places) for result in results], axis=0), np.float64)
+def mean_fractions(results: Sequence[RetrievalResult], places: Sequence[int]) -> NDArray[np.float64]:
+    """The unweighted mean of scenes."""
+    return np.asarray(np.mean([result.fractions(places) for result in results], axis=0), np.float64)
 
 
-def retrieve(pairs: Iterable[DescribedImages], pools: RetrievalOptions, seed: int) -> RetrievalResult:
+def retrieve(pairs: Iterable[DescribedImages], pools: RetrievalOptions) -> RetrievalResult:
     """Ranks of all pairs together; what is drawn of a pair depends on the seed and its number alone."""
     found, sizes = [], []
     for pair in pairs:
-        rows, distractors = draw_pool(pair, pools, np.random.default_rng([seed, pair.number]))
+        rows, distractors = draw_pool(pair, pools, np.random.default_rng([pools.seed, pair.number]))
         here, there = pair.correspondences.indices[rows].T
         distances = unit_distances(pair.first[here], pair.second[np.concatenate([there, distractors])])
         found.append(ranks(distances, np.arange(len(here))))
@@ -97,7 +146,7 @@ def retrieve(pairs: Iterable[DescribedImages], pools: RetrievalOptions, seed: in
 def draw_pool(
     pair: DescribedImages, pools: RetrievalOptions, random: np.random.Generator
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Rows of correspondences, and rows of the second image's keypoints that are distractors."""
+    """Rows of correspondences, and of distractors among the second image's keypoints."""
     found = pair.correspondences
     chosen = _some(np.arange(len(found)), pools.matches, random)
     _, near = close_pairs(found.second.xy, pair.second_keypoints.xy, APART)

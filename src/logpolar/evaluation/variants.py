@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from logpolar.datasets.files import CorrespondenceFile, file_names
-from logpolar.evaluation.pairs import Score, describe_views, mean_score, score_file
+from logpolar.evaluation.pairs import Score, mean_score, score_file
 from logpolar.images import downscale, find_images, read_gray, to_gray
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import SiftDetector
@@ -43,11 +43,11 @@ def calibration_images(
 
 def measure_variant(path: Path, files: Sequence[Path], split: str | None, most: int, title: str) -> dict[str, Score]:
     """Scores of a variant on correspondence files, and their mean; added to the card in its file."""
-    describe = describe_views(open_describer(path))
+    describer = open_describer(path)
     scores = {}
     for file_path, name in zip(files, file_names(files), strict=True):
         with CorrespondenceFile(file_path) as file:
-            scores[name] = score_file(file, describe, split, most)
+            scores[name] = score_file(file, describer, split, most)
     scores["mean"] = mean_score(list(scores.values()))
     add_figures(path, {title: {name: score.to_dict() for name, score in scores.items()}})
     return scores

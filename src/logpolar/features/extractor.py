@@ -16,7 +16,7 @@ from logpolar.images import downscale, read_gray, to_gray
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import Detector, FeatureDetector, SiftDetector
 from logpolar.models import Model, load_model
-from logpolar.models.describers import open_describer
+from logpolar.models.describers import Describer, open_describer
 from logpolar.settings import DEFAULT_MAX_SIZE, DEFAULT_MODEL, Precision, RuntimeName
 from logpolar.types import Color
 
@@ -59,7 +59,7 @@ class Extractor:
         if max_keypoints is not None:
             self.detector = _limited(self.detector, max_keypoints)
         self.max_size = max_size
-        self.describer = open_describer(
+        self.describer: Describer = open_describer(
             self.model, device=device, precision=precision, runtime=runtime, threads=threads
         )
 

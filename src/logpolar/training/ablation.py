@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from logpolar.datasets.files import CorrespondenceFile, file_names
-from logpolar.evaluation.pairs import Score, describe_views, mean_score, score_file
+from logpolar.evaluation.pairs import Score, mean_score, score_file
 from logpolar.models.describers import open_describer
 from logpolar.sampling.patterns import Cartesian, LogPolar, Pattern
 from logpolar.storage.atomic_io import write_whole
@@ -84,12 +84,12 @@ def _scores(
 ) -> dict[str, Score]:
     """Scores by file; ``target`` stores those already computed."""
     known = json.loads(target.read_text()) if target.exists() else {}
-    describe = describe_views(open_describer(model, device=device, precision="float32", runtime="torch"))
+    describer = open_describer(model, device=device, precision="float32", runtime="torch")
     names = file_names(files)
     for path, name in zip(files, names, strict=True):
         if name not in known:
             with CorrespondenceFile(path) as file:
-                known[name] = score_file(file, describe, split, pairs).to_dict()
+                known[name] = score_file(file, describer, split, pairs).to_dict()
             write_json(target, known)
     scores = {name: Score.from_dict(known[name]) for name in names}
     return {name: score for name, score in scores.items() if score.pairs}

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from logpolar.datasets.files import CorrespondenceFile, file_names
-from logpolar.evaluation.pairs import Score, describe_views, mean_score, score_file
+from logpolar.evaluation.pairs import Score, mean_score, score_file
 from logpolar.models.network import DescriptorNetwork
 from logpolar.models.runtimes.torch_device import TorchDescriber
 from logpolar.sampling.patterns import Pattern
@@ -19,10 +19,10 @@ def validate(
 ) -> dict[str, Score]:
     """Scores by file, for files with a validation split; at most ``most`` pairs of each, always the same, 0 for all."""
     scores = {}
-    describe = describe_views(TorchDescriber(network, pattern, device))
+    describer = TorchDescriber(network, pattern, device)
     for path, name in zip(files, file_names(files), strict=True):
         with CorrespondenceFile(path) as file:
-            score = score_file(file, describe, "validation", most)
+            score = score_file(file, describer, "validation", most)
         if score.pairs:
             scores[name] = score
     return scores

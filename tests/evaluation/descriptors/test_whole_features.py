@@ -9,11 +9,11 @@ import torch
 
 from logpolar.errors import LogpolarError
 from logpolar.evaluation.descriptors.keypoint_sources import open_source, sift_source
-from logpolar.evaluation.descriptors.opencv_features import open_opencv_feature
-from logpolar.evaluation.descriptors.registry import open_descriptor
+from logpolar.evaluation.descriptors.opencv_features import open_opencv_feature, unit_vectors
+from logpolar.evaluation.descriptors.registry import open_method
 from logpolar.evaluation.descriptors.specs import parse_spec
-from logpolar.evaluation.descriptors.whole_features import WholeFeature, unit_vectors
-from logpolar.images import to_bytes
+from logpolar.evaluation.descriptors.whole_features import WholeFeature
+from logpolar.images import to_bytes, to_gray
 from logpolar.keypoints import Keypoints
 from logpolar.matching.nearest import MatchingOptions, match_descriptors
 
@@ -30,7 +30,7 @@ def shifted(gray):
 
 def refused(spec: str, **more) -> str:
     with pytest.raises(LogpolarError) as error:
-        open_descriptor(spec, keypoints=50, **more)
+        open_method(spec, keypoints=50, **more)
     assert "\n" not in str(error.value)
     return str(error.value)
 
@@ -94,65 +94,65 @@ class TestMatches:
 
 class TestOpenCV:
     def test_orb_is_opencvs(self, view):
-        descriptor = open_descriptor("opencv:ORB,fastThreshold=10", keypoints=80)
+        method = open_method("opencv:ORB,fastThreshold=10", keypoints=80)
         points, raw = cv2.ORB.create(nfeatures=80, fastThreshold=10).detectAndCompute(view, None)
-        keypoints = descriptor.own_keypoints(view)
+        keypoints = method.source(view)
         expected = Keypoints.from_opencv(points)
         order = np.argsort(-expected.response, kind="stable")
         np.testing.assert_array_equal(keypoints.table, expected[order].table)
-        found = descriptor.describe(view, keypoints)
+        found = method.describer.describe(to_gray(view), keypoints)
         np.testing.assert_array_equal(found, unit_vectors(raw[order], cv2.NORM_HAMMING))
-        assert descriptor.name == "OpenCV ORB (fastThreshold=10)"
-        assert descriptor.identity["keypoints"] == 80
-        assert descriptor.own_keypoints.settings["detector"] == descriptor.identity
+        assert method.name == "OpenCV ORB (fastThreshold=10)"
+        assert method.identity["keypoints"] == 80
+        assert method.source.settings["detector"] == method.identity
 
     def test_no_more_than_there_should_be(self, view):
         """Even if the spec lets the class find more."""
-        keypoints = open_descriptor("opencv:SIFT,nfeatures=500", keypoints=20).own_keypoints(view)
+        keypoints = open_method("opencv:SIFT,nfeatures=500", keypoints=20).source(view)
         assert len(keypoints) == 20
         assert np.all(np.diff(keypoints.response) <= 0)
 
     def test_nothing_to_find(self):
         blank = np.full((60, 80), 90, np.uint8)
         for spec, width in (("opencv:ORB", 256), ("opencv:SIFT", 128)):
-            descriptor = open_descriptor(spec, keypoints=20)
-            keypoints = descriptor.own_keypoints(blank)
-            assert descriptor.describe(blank, keypoints).shape[0] == len(keypoints) == 0
-            assert descriptor.describe(blank, keypoints).shape[1] == width
+            method = open_method(spec, keypoints=20)
+            keypoints = method.source(blank)
+            assert method.describer.describe(to_gray(blank), keypoints).shape[0] == len(keypoints) == 0
+            assert method.describer.describe(to_gray(blank), keypoints).shape[1] == width
 
     def test_refusals(self):
         words = refused("opencv:Nothing")
         assert f"OpenCV {cv2.__version__} has no feature 'Nothing'" in words
         assert "ORB, SIFT" in words
         assert "unknown option 'foo' (known: nfeatures, " in refused("opencv:ORB,foo=1")
-        assert "does not describe; it may do as --detector" in refused("opencv:GFTTDetector")
+        assert "is a detector only; use it as --detector" in refused("opencv:GFTTDetector")
         assert "OpenCV's ORB fails" in refused("opencv:ORB,WTA_K=9")
-        assert "cannot make it" in refused("opencv:ORB,nfeatures=many")
-        with pytest.raises(LogpolarError, match="keypoints of its own"):
-            open_descriptor("opencv:ORB")
+        assert "refuses these options" in refused("opencv:ORB,nfeatures=many")
+        with pytest.raises(LogpolarError, match="its own keypoints"):
+            open_method("opencv:ORB")
 
     def test_weights_of_networks(self, tmp_path):
         if not hasattr(cv2, "DISK"):
             pytest.skip("this OpenCV has no networks")
         assert "no such file" in refused(f"opencv:DISK,modelPath={tmp_path / 'none.onnx'}")
         (tmp_path / "text.onnx").write_text("no network")
-        assert "cannot make it" in refused(f"opencv:DISK,modelPath={tmp_path / 'text.onnx'}")
+        assert "refuses these options" in refused(f"opencv:DISK,modelPath={tmp_path / 'text.onnx'}")
 
 
 class TestOwnKeypoints:
     def test_others_are_refused(self, view, shifted):
-        descriptor = open_descriptor("opencv:ORB", keypoints=30)
-        keypoints = descriptor.own_keypoints(view)
+        method = open_method("opencv:ORB", keypoints=30)
+        keypoints = method.source(view)
         for image, points in ((view, keypoints[:-1]), (shifted, keypoints), (view, sift_source(30, 0.04)(view))):
-            with pytest.raises(ValueError, match="describes no others"):
-                descriptor.describe(image, points)
+            with pytest.raises(ValueError, match="only its own keypoints"):
+                method.describer.describe(to_gray(image), points)
 
     def test_a_view_is_extracted_once(self, view, shifted):
         extract, calls = open_opencv_feature(parse_spec("opencv:ORB"), 30)[0], []
         feature = WholeFeature(lambda image: calls.append(1) or extract(image))
         found = [feature.detect(image.astype(np.float32) / 255) for image in (view, shifted)]
         for image, keypoints in zip((view, shifted), found, strict=True):
-            assert len(feature.describe(image, keypoints)) == len(keypoints)
+            assert len(feature.describe(to_gray(image), keypoints)) == len(keypoints)
         assert len(calls) == 2
 
 
@@ -213,9 +213,9 @@ class TestKornia:
     def test_local_feature(self, view):
         """Places that kornia fills up with zeros are left out."""
         feature = pytest.importorskip("kornia").feature
-        descriptor = open_descriptor("kornia:SIFTFeature,rootsift=false", keypoints=4000)
-        keypoints = descriptor.own_keypoints(view)
-        found = descriptor.describe(view, keypoints)
+        method = open_method("kornia:SIFTFeature,rootsift=false", keypoints=4000)
+        keypoints = method.source(view)
+        found = method.describer.describe(to_gray(view), keypoints)
         assert 100 < len(found) == len(keypoints) < 4000
         np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-5)
         with torch.inference_mode():
@@ -238,13 +238,13 @@ class TestKornia:
         path = tmp_path / "weights.pth"
         torch.save({"extractor": state} if name == "DISK" else state, path)
         options = {"DISK": "", "ALIKED": ",detection_threshold=0", "XFeat": ",detection_threshold=0"}[name]
-        descriptor = open_descriptor(f"kornia:{name},weights={path}{options}", keypoints=30)
-        keypoints = descriptor.own_keypoints(view)
-        found = descriptor.describe(view, keypoints)
+        method = open_method(f"kornia:{name},weights={path}{options}", keypoints=30)
+        keypoints = method.source(view)
+        found = method.describer.describe(to_gray(view), keypoints)
         assert 0 < len(found) == len(keypoints) <= 30
         np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-4)
         assert (keypoints.xy <= [300, 200]).all()
-        assert descriptor.identity["class"] == name
+        assert method.identity["class"] == name
 
     def test_refusals(self, tmp_path):
         pytest.importorskip("kornia")
@@ -253,7 +253,7 @@ class TestKornia:
         assert "takes no weights" in refused("kornia:SIFTFeature,weights=a.pth")
         assert "unknown option 'foo'" in refused("kornia:SIFTFeature,foo=1")
         (tmp_path / "text.pth").write_text("no weights")
-        assert "text.pth: torch finds no plain weights" in refused(f"kornia:DISK,weights={tmp_path / 'text.pth'}")
+        assert "text.pth: not plain weights" in refused(f"kornia:DISK,weights={tmp_path / 'text.pth'}")
         torch.save({"a": torch.zeros(3)}, tmp_path / "other.pth")
         for name in ("DISK", "ALIKED"):
             words = refused(f"kornia:{name},weights={tmp_path / 'other.pth'}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from logpolar.errors import LogpolarError
@@ -99,38 +97,6 @@ class TestRefused:
         assert_refused(tmp_path, "patches.json: ", words)
 
     @pytest.mark.parametrize(
-        ("protocol", "keys"),
-        [
-            ("patches", ("mean",)),
-            ("patches", ("mean", "fpr95_interval")),
-            ("patches", ("one", "correspondences")),
-            ("patches", ("mean", "classes", "counts")),
-            ("retrieval", ("mean", "shares", "1")),
-            ("hpatches", (0, "options", "zoom")),
-            ("hpatches", (1, "splits", "viewpoint", "rank1")),
-            ("amos", ("views",)),
-            ("phototourism", ("mean", "two", "map15")),
-        ],
-    )
-    @pytest.mark.parametrize("how", ["missing", "of another kind"])
-    def test_older_layouts(self, tmp_path, protocol, keys, how):
-        results = json.loads(json.dumps(RESULTS[protocol]))
-        part = results["SIFT"]
-        for key in keys[:-1]:
-            part = part[key]
-        if how == "missing":
-            del part[keys[-1]]
-        else:
-            part[keys[-1]] = "text"
-        write_run(tmp_path, protocol, results)
-        words = f"'{keys[-1]}'" if how == "missing" else f"/{keys[-1]}' is no "
-        assert_refused(tmp_path, f"{protocol}.json: not in the layout of this version", words, "again")
-
-    def test_poses_before_they_had_a_protocol(self, tmp_path):
-        (tmp_path / "phototourism.json").write_text('{"seed": 0, "multi_view": true, "descriptors": {}}')
-        assert_refused(tmp_path, "phototourism.json: not in the layout of this version", "no 'protocol'")
-
-    @pytest.mark.parametrize(
         ("content", "words"),
         [
             ("", "not a table of `logpolar ablate`"),
@@ -150,4 +116,4 @@ class TestRefused:
     def test_record_of_a_table(self, tmp_path):
         write_ablation(tmp_path)
         (tmp_path / "ablation.json").write_text('{"command": 3}')
-        assert_refused(tmp_path, "ablation.json: not in the layout")
+        assert_refused(tmp_path, "ablation.json: not in this version's layout")

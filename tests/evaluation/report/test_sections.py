@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 import pytest
 
-from logpolar.errors import LogpolarError
+from logpolar.errors import LogpolarError, LogpolarWarning
 from logpolar.evaluation.report import paper_numbers as paper
 from logpolar.evaluation.report.runs import read_runs
 from logpolar.evaluation.report.sections import paper_sections
@@ -114,7 +114,7 @@ class TestTables:
             section_of(tmp_path, "Table 3").tables[0].rows,
         )
         found = [dict(zip(columns, row, strict=True)) for row in rows]
-        assert [(row["run"], row["mode"], row["turn"], row["viewpoint, ours"]) for row in found] == [
+        assert [(row["run"], row["mode"], row["rotation"], row["viewpoint, ours"]) for row in found] == [
             ("hpatches (a)", "paper", "0", "0.9000"),
             ("hpatches (a)", "paper", "45", "0.8550"),
             ("hpatches (b)", "full", "0", "0.8000"),
@@ -156,19 +156,19 @@ class TestTables:
         write_run(tmp_path, "sfm", structure_results(polar=17, SIFT=9), options=options)
         section = section_of(tmp_path, "Structure")
         (table,) = section.tables
-        assert table.caption == "sfm: every second photo 3 times smaller, up to 2000 keypoints, 5 models each."
+        assert table.caption == "sfm: every second photo downscaled 3 times, up to 2000 keypoints, 5 models each."
         rows = rows_of(table)
         assert list(rows) == [(scene, name) for scene in ("one", "two", "all") for name in ("polar", "SIFT")]
         one = rows["one", "polar"]
-        assert (one["registered"], one["reduced ones"], one["right"]) == (
+        assert (one["registered"], one["downscaled"], one["correct"]) == (
             "17.25 of 20 (16 - 19)",
             "4 of 10",
             "16 of 20",
         )
         assert (one["points"], one["track length"], one["reprojection, px"]) == ("1700", "3.46", "0.68")
-        assert (one["rotation"], one["position"], one["pairs verified"]) == ("0.12", "0.046", "77 of 190")
+        assert (one["rotation, °"], one["position"], one["pairs verified"]) == ("0.12", "0.046", "77 of 190")
         assert (one["keypoints"], one["ratio"]) == ("1234", "0.85")
-        assert (rows["two", "SIFT"]["registered"], rows["two", "SIFT"]["rotation"]) == ("0 of 10 (0 - 0)", "–")
+        assert (rows["two", "SIFT"]["registered"], rows["two", "SIFT"]["rotation, °"]) == ("0 of 10 (0 - 0)", "–")
         assert (rows["all", "SIFT"]["registered"], rows["all", "SIFT"]["keypoints"]) == ("9.25 of 30 (8 - 11)", "–")
         assert section.ours["sfm"]["polar"]["one"]["points"] == 1700
         assert counts(section.runs[0]) == "30 images (20 of one, 10 of two)"
@@ -200,7 +200,7 @@ class TestTables:
         [
             ("retrieval", retrieval_results(cart=0.5), {"rank-1 among distractors": "0.5000"}),
             ("phototourism", pose_results(cart=0.25), {"stereo, mAA 10": "0.2500", "multi-view, mAA 10": "0.4500"}),
-            ("hpatches", hpatches_results(cart=0.75), {"viewpoint, rank-1 (turn 45, zoom 1)": "0.7050"}),
+            ("hpatches", hpatches_results(cart=0.75), {"viewpoint, rank-1 (rotation 45, zoom 1)": "0.7050"}),
         ],
     )
     def test_other_protocols_without_scales(self, tmp_path, protocol, results, measures):
@@ -221,8 +221,7 @@ def report(tmp_path_factory):
     write_run(results / "b", "phototourism", pose_results(polar=0.31))
     write_ablation(results / "c")
     runs = read_runs([results])
-    made, reason = write_report(output, paper_sections(runs), runs, {"command": "logpolar eval report x"})
-    assert reason == ""
+    made = write_report(output, paper_sections(runs), runs)
     assert sorted(path.name for path in output.iterdir()) == sorted(made)
     return output
 
@@ -263,7 +262,7 @@ class TestReport:
             "Without the detector's scale: log-polar against cartesian",
             "Structure from motion",
         ]
-        assert text.count("**Not run.** The command that will run it: `logpolar eval ") == 3
+        assert text.count("**Not run.** The command for it: `logpolar eval ") == 3
         assert "Not run: Table 4; Without the detector's scale; Structure from motion." in text
 
     def test_pictures(self, report):
@@ -278,7 +277,7 @@ class TestReport:
     def test_a_markdown_file_with_its_folder(self, tmp_path):
         write_ablation(tmp_path)
         runs = read_runs([tmp_path])
-        made, _ = write_report(tmp_path / "results.md", paper_sections(runs), runs, {})
+        made = write_report(tmp_path / "results.md", paper_sections(runs), runs)
         assert made[:2] == ["results.md", "results/report.json"]
         assert all((tmp_path / name).is_file() for name in made)
         links = re.findall(r"!\[.*?\]\((.*?)\)", (tmp_path / "results.md").read_text())
@@ -296,8 +295,8 @@ class TestReport:
         monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
         write_ablation(tmp_path)
         runs = read_runs([tmp_path])
-        made, reason = write_report(tmp_path, paper_sections(runs), runs, {})
-        assert (made, "logpolar[viz]" in reason) == (["report.md", "report.json"], True)
+        with pytest.warns(LogpolarWarning, match=r"logpolar\[viz\]"):
+            assert write_report(tmp_path, paper_sections(runs), runs) == ["report.md", "report.json"]
         text = (tmp_path / "report.md").read_text()
         assert "Figures are left out: " in text
         assert "![" not in text
@@ -308,14 +307,14 @@ class TestClassesAndCurves:
         results = patches_results(SIFT=0.1)
         results["SIFT"]["mean"]["classes"]["counts"] = [[1, 2], [3, 4]]
         write_run(tmp_path, "patches", results)
-        with pytest.raises(LogpolarError, match=r"patches\.json: the classes are not the 5 x 6"):
+        with pytest.raises(LogpolarError, match=r"patches\.json: 'classes' is not the 5 x 6"):
             section_of(tmp_path, "Fig. 4")
 
     def test_curve_that_is_none(self, tmp_path):
         results = retrieval_results(SIFT=0.5)
         results["SIFT"]["mean"]["curve"]["places"] = [1]
         write_run(tmp_path, "retrieval", results)
-        with pytest.raises(LogpolarError, match=r"retrieval\.json: a 'curve' that is none"):
+        with pytest.raises(LogpolarError, match=r"retrieval\.json: 'curve' is not a curve"):
             section_of(tmp_path, "Fig. 5")
 
     def test_older_files_have_some_places_of_the_curve(self, tmp_path):

@@ -1,7 +1,7 @@
-"""Where keypoints of images come from in protocols that detect them, and keypoints without the detector's sizes.
+"""Keypoints of protocols that detect them, and keypoints without the detector's sizes.
 
 Detectors are named by specs: ``sift``, ``opencv:NAME``, ``kornia:NAME``, see ``opencv_features``, ``kornia_features``.
-Whole features, which describe no keypoints but their own, are a source for themselves alone.
+A whole feature is a source for itself alone.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import Detector, SiftDetector
 
 FixedSize = str | float | None
-"""None for the detector's sizes. Otherwise these are thrown away, and all keypoints of an image have one size:
-``"median"``, the median of what was detected in it, or a number, that share of its longer side."""
+"""None keeps the detector's sizes. Otherwise all keypoints of an image get one size: ``"median"``, the median of the
+detected ones, or a number, that fraction of the image's longer side."""
 
 
 def with_fixed_size(size: tuple[int, int], keypoints: Keypoints, rule: FixedSize) -> Keypoints:
-    """Keypoints of an image, width and height in ``size``, that all have the size of the rule."""
+    """Keypoints of an image, width and height in ``size``, with the size of the rule."""
     if rule is None or len(keypoints) == 0:
         return keypoints
     if rule == "median":
@@ -33,7 +33,7 @@ def with_fixed_size(size: tuple[int, int], keypoints: Keypoints, rule: FixedSize
     elif isinstance(rule, float | int) and 0 < rule <= 1:
         value = rule * max(size)
     else:
-        raise ValueError(f"a fixed size is 'median' or a share from 0 to 1, not {rule!r}")
+        raise ValueError(f"a fixed size is 'median' or a fraction from 0 to 1, not {rule!r}")
     return replace(keypoints, size=np.full(len(keypoints), value, np.float32))
 
 
@@ -47,7 +47,7 @@ class KeypointSource:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All that decides what is described, to tell caches apart."""
+        """All that decides which keypoints are described, for caches and results."""
         return {"detector": self.identity, "fixed_size": self.fixed_size}
 
     def __call__(self, view: NDArray[np.uint8]) -> Keypoints:
@@ -55,7 +55,7 @@ class KeypointSource:
         return self.resized(view, self.detect(view))
 
     def detect(self, view: NDArray[np.uint8]) -> Keypoints:
-        """As the detector has them; what corresponds is decided by these."""
+        """Keypoints as detected, which decide what corresponds."""
         return self.detector(to_gray(view))
 
     def resized(self, view: NDArray[np.uint8], keypoints: Keypoints) -> Keypoints:
@@ -66,7 +66,7 @@ class KeypointSource:
 def open_source(
     text: str, most: int, contrast: float, fixed_size: FixedSize = None, device: str = "cpu"
 ) -> KeypointSource:
-    """Keypoints of the detector of a spec, ``most`` of an image at most; ``contrast`` is SIFT's threshold."""
+    """At most ``most`` keypoints of an image by the detector of a spec; ``contrast`` is SIFT's threshold."""
     spec = parse_spec(text, "detector")
     if spec.head == "sift":
         spec.options({})

@@ -1,10 +1,10 @@
-"""kornia's detectors and whole features by their names: ``kornia:NAME[,weights=FILE][,key=value,...]``.
+"""kornia's detectors and whole features by name: ``kornia:NAME[,weights=FILE][,key=value,...]``.
 
 Detectors: response functions on kornia's ``MultiResolutionDetector``, with its orientations unless ``upright=true``.
-Frames become keypoints whose size is a sixth of their half-width: with lambda = 12 a patch network sees what it would
-see in kornia.
+Frames become keypoints whose size is a sixth of their half-width, so that a patch network with lambda = 12 sees the
+same patch as in kornia.
 
-Whole features: ``LocalFeature`` classes that need no weights, and networks with a file of weights, on gray images. The
+Whole features: ``LocalFeature`` classes without weights, and networks with a file of weights, on gray images. The
 options are those of the class. Nothing is ever downloaded.
 """
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 WEIGHTS = "weights"
-"""The option that names a file."""
+"""The option for a file of weights."""
 
 _NEED_WEIGHTS = ("KeyNet", "DISK", "ALIKED", "XFeat")
 
@@ -83,7 +83,7 @@ def open_kornia_detector(spec: Spec, most: int, device: str) -> tuple[Detector, 
 
 
 def open_kornia_feature(spec: Spec, most: int, device: str) -> tuple[Extract, dict[str, Any], dict[str, Any]]:
-    """What extracts keypoints with descriptors, the options of the spec, and the identity."""
+    """Extracts keypoints with descriptors; also the options of the spec, and the identity."""
     feature = _kornia(spec, (*LOCAL_FEATURES, *NETWORKS), device)
     weights, identity, options = _read(spec, most)
     kind = getattr(feature, spec.file)
@@ -95,7 +95,7 @@ def open_kornia_feature(spec: Spec, most: int, device: str) -> tuple[Extract, di
     try:
         module = kind(**{key: value for key, value in counts.items() if key in known and key not in options}, **options)
     except (TypeError, ValueError, KeyError, RuntimeError) as error:
-        raise spec.error(f"kornia cannot make it of these options ({in_one_line(error)})") from error
+        raise spec.error(f"kornia refuses these options ({in_one_line(error)})") from error
     if spec.file in NETWORKS:
         _load(spec, module.net if spec.file == "XFeat" else module, weights)
     run = _runner(spec, module.to(device).eval(), device)
@@ -129,7 +129,7 @@ def _kornia(spec: Spec, names: tuple[str, ...], device: str) -> Any:
 
 
 def _read(spec: Spec, most: int) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """Weights, if there should be any; the identity; the options without the weights."""
+    """Weights or None, the identity, and the options without the weights."""
     options = {key: plain_value(value) for key, value in spec.given.items() if key != WEIGHTS}
     identity = {"kind": "kornia", "class": spec.file, **options, "keypoints": most, "kornia": version("kornia")}
     if (spec.file in _NEED_WEIGHTS) != (WEIGHTS in spec.given):
@@ -144,11 +144,13 @@ def _read(spec: Spec, most: int) -> tuple[Any, dict[str, Any], dict[str, Any]]:
 
 
 def _load(spec: Spec, module: nn.Module, weights: Any) -> None:
-    """Weights as they are published: bare, or inside of a checkpoint."""
+    """Load published weights: bare, or in a checkpoint."""
     try:
         for name in ("state_dict", "extractor"):
             weights = weights.get(name, weights)
-        lacking = module.load_state_dict(weights, strict=spec.file != "ALIKED").missing_keys  # published with more
+        lacking = module.load_state_dict(
+            weights, strict=spec.file != "ALIKED"
+        ).missing_keys  # its published files have more
         if lacking:
             raise KeyError(lacking[0])
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
@@ -166,7 +168,7 @@ def _runner(spec: Spec, module: nn.Module, device: str) -> Callable[..., Any]:
                 return [np.asarray(values.cpu().numpy(), np.float32) for values in work(module, image)]
         except (LogpolarError, KeyboardInterrupt):
             raise
-        except Exception as error:  # of any kind: kornia's own, torch's, of shapes
+        except Exception as error:  # of any kind: kornia's, torch's, shapes
             raise spec.error(
                 f"fails on an image of {gray.shape[1]} x {gray.shape[0]} ({in_one_line(error)})"
             ) from error
@@ -175,6 +177,6 @@ def _runner(spec: Spec, module: nn.Module, device: str) -> Callable[..., Any]:
 
 
 def _from_lafs(lafs: FloatArray, responses: FloatArray) -> tuple[Keypoints, NDArray[np.bool_]]:
-    """Keypoints of the places that are filled, and which these are: kornia fills up with zeros."""
+    """Keypoints of frames, and which frames there are: kornia pads with zeros."""
     filled = np.asarray((lafs[0] != 0).any(axis=(1, 2)))
     return replace(Keypoints.from_lafs(lafs[0][filled]), response=responses[0][filled]), filled

@@ -1,8 +1,15 @@
-"""OpenCV's detectors and whole features by their names: ``opencv:NAME[,key=value,...]``.
+"""OpenCV's detectors and whole features by name: ``opencv:NAME[,key=value,...]``.
 
-NAME is a class of this OpenCV (which builds have what differs), the options are those of its ``create``. Where that
-takes how many keypoints to find, it is told, unless the spec says; and of more than there should be the strongest are
-kept. Positions, sizes and angles are taken as the class reports them.
+NAME is a class of this build of OpenCV; the options are those of its ``create``, which is also passed the number of
+keypoints unless the spec gives it. Only the strongest keypoints are kept. Positions, sizes and angles are taken as the
+class reports them.
+
+Convention:
+    Descriptors become unit vectors whose Euclidean distances have the order of the feature's own distances. Bits of
+    binary ones become -1 and 1 (cells of two bits: one-hot vectors of four), divided by the square root of their
+    number: Euclidean distances are proportional to the square root of Hamming distances, so a ratio of r between
+    distances is one of r^2 between Hamming distances. Bits are zero-padded to a power of 4, which changes no distance
+    but makes sums exact: equal Hamming distances stay equal.
 """
 
 from __future__ import annotations
@@ -18,13 +25,13 @@ from numpy.typing import NDArray
 
 from logpolar.errors import in_one_line
 from logpolar.evaluation.descriptors.specs import Spec, plain_value
-from logpolar.evaluation.descriptors.whole_features import Extract, strongest, unit_vectors
+from logpolar.evaluation.descriptors.whole_features import Extract, strongest
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import Detector, FeatureDetector
 from logpolar.types import FloatArray
 
 MODEL_FILE = "modelPath"
-"""The option that names a network's file."""
+"""The option for the file of a network."""
 
 _COUNTS = ("nfeatures", "maxCorners", "maxKeypoints")
 _NOISE = np.random.default_rng(0).integers(0, 256, (96, 128), np.uint8)
@@ -41,13 +48,13 @@ def open_opencv_detector(spec: Spec, most: int) -> tuple[Detector, dict[str, Any
 
 
 def open_opencv_feature(spec: Spec, most: int) -> tuple[Extract, dict[str, Any], dict[str, Any]]:
-    """What extracts keypoints with descriptors, the options of the spec, and the identity."""
+    """Extracts keypoints with descriptors; also the options of the spec, and the identity."""
     feature, options, identity = _make(spec, most)
     try:
         feature.detectAndCompute(_NOISE, None)
     except cv2.error as error:
         if error.code == cv2.Error.StsNotImplemented:
-            raise spec.error(f"OpenCV's {spec.file} does not describe; it may do as --detector") from error
+            raise spec.error(f"OpenCV's {spec.file} is a detector only; use it as --detector") from error
         raise spec.error(f"OpenCV's {spec.file} fails ({in_one_line(error)})") from error
 
     def extract(view: NDArray[np.uint8]) -> tuple[Keypoints, FloatArray]:
@@ -75,12 +82,12 @@ def _make(spec: Spec, most: int) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     try:
         feature = create(**counts, **options)
     except (cv2.error, TypeError, ValueError) as error:
-        raise spec.error(f"OpenCV cannot make it of these options ({in_one_line(error)})") from error
+        raise spec.error(f"OpenCV refuses these options ({in_one_line(error)})") from error
     return feature, options, {**identity, "opencv": cv2.__version__}
 
 
 def _classes() -> Mapping[str, Any]:
-    """By name; builds with contrib have more in ``xfeatures2d``."""
+    """Features by name; builds with contrib have more in ``xfeatures2d``."""
     places = [cv2, *([cv2.xfeatures2d] if hasattr(cv2, "xfeatures2d") else [])]
     return {
         name: each
@@ -91,13 +98,35 @@ def _classes() -> Mapping[str, Any]:
 
 
 def _parameters(documentation: str) -> list[str]:
-    """Names that ``create`` takes, of all its forms: that is the only place where OpenCV says them."""
+    """Parameters of all overloads of ``create``; OpenCV lists them in the docstring only."""
     forms = re.findall(r"^create\(([^)]*)\)", documentation, re.MULTILINE)
     return list(dict.fromkeys(name for form in forms for name in re.findall(r"\w+", form)))
 
 
 def _digest(spec: Spec) -> dict[str, str]:
-    """Of a network's file, if there is one."""
+    """Digest of a network's file, if there is one."""
     if MODEL_FILE not in spec.given:
         return {}
     return {"sha256": hashlib.sha256(spec.read_file(spec.given[MODEL_FILE])).hexdigest()}
+
+
+def unit_vectors(raw: NDArray[np.uint8] | FloatArray, norm: int) -> FloatArray:
+    """Descriptors (N, D) of OpenCV as unit vectors; ``norm``: OpenCV's ``defaultNorm`` of the feature."""
+    if norm == cv2.NORM_HAMMING:
+        bits = np.unpackbits(_padded(raw, units_per_byte=8), axis=1)
+        return np.asarray((2 * bits.astype(np.float32) - 1) / np.sqrt(bits.shape[1]), np.float32)
+    if norm == cv2.NORM_HAMMING2:
+        packed = _padded(raw, units_per_byte=4)
+        cells = (packed[:, :, None] >> np.arange(0, 8, 2, dtype=np.uint8) & 3).reshape(len(packed), -1)
+        places = np.eye(4, dtype=np.float32)[cells].reshape(len(packed), 4 * cells.shape[1])
+        return np.asarray(places / np.sqrt(cells.shape[1]), np.float32)
+    length = np.linalg.norm(raw.astype(np.float32), axis=1, keepdims=True)
+    return np.asarray(raw / np.maximum(length, 1e-12), np.float32)
+
+
+def _padded(raw: NDArray[np.uint8] | FloatArray, units_per_byte: int) -> NDArray[np.uint8]:
+    """Zero-padded until the number of bits or cells is a power of 4, whose square root is exact."""
+    units = 16
+    while units < raw.shape[1] * units_per_byte:
+        units *= 4
+    return np.pad(np.asarray(raw, np.uint8), ((0, 0), (0, units // units_per_byte - raw.shape[1])))

@@ -1,4 +1,4 @@
-"""The descriptors that evaluations compare, opened by a spec: ``NAME[:FILE][,key=value,...]``.
+"""The methods that evaluations compare, opened by a spec: ``NAME[:FILE][,key=value,...]``.
 
 | spec | what it is | options |
 |---|---|---|
@@ -12,11 +12,10 @@
 | ``kornia:NAME`` | a whole feature of kornia | weights, those of its class |
 
 Convention:
-    All descriptors come out as unit vectors, those of networks divided by their Euclidean length.
-    lambda is the side of the patch in keypoint sizes (default 12), but for SIFT: see ``baselines``.
+    All descriptors are unit vectors, those of networks divided by their Euclidean length.
+    lambda is the side of the patch in keypoint sizes (default 12), except for SIFT: see ``features.sift``.
     The other options are those of ``patch_networks``.
-    Whole features describe keypoints of their own only: see ``whole_features``, ``opencv_features``,
-    ``kornia_features``.
+    Whole features describe only their own keypoints: see ``whole_features``, ``opencv_features``, ``kornia_features``.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -33,7 +31,7 @@ import cv2
 
 from logpolar.errors import LogpolarError
 from logpolar.evaluation.descriptors.keypoint_sources import KeypointSource
-from logpolar.evaluation.descriptors.opencv_features import open_opencv_feature
+from logpolar.evaluation.descriptors.opencv_features import MODEL_FILE, open_opencv_feature
 from logpolar.evaluation.descriptors.patch_networks import (
     KORNIA_CLASSES,
     NETWORK_OPTIONS,
@@ -42,11 +40,12 @@ from logpolar.evaluation.descriptors.patch_networks import (
 )
 from logpolar.evaluation.descriptors.specs import Spec, parse_spec
 from logpolar.evaluation.descriptors.whole_features import WholeFeature
-from logpolar.evaluation.pairs import Describe, describe_views
 from logpolar.features.sift import SIFT_LAMBDA, root_sift, sift
+from logpolar.keypoints import Keypoints
 from logpolar.models import load_model, shipped_models
-from logpolar.models.describers import open_describer
+from logpolar.models.describers import Describer, open_describer
 from logpolar.sampling.patterns import pattern_to_dict
+from logpolar.types import FloatArray
 
 _LABELS = {
     "sift": "SIFT",
@@ -59,68 +58,94 @@ _LABELS = {
     "mkd": "MKD",
 }
 
-FEATURE_KINDS = {"opencv": "OpenCV", "kornia": "kornia"}
+_FEATURE_KINDS = {"opencv": "OpenCV", "kornia": "kornia"}
 """Kinds of whole features, and who made them."""
 
 
 @dataclass(frozen=True, eq=False)
-class Descriptor:
-    """Something that describes keypoints.
+class Method:
+    """A method under test.
 
-    ``identity``: all that decides the numbers, as plain JSON values, to be compared with that of stored results. The
-    device is not part of it: it only changes how they are rounded.
+    ``identity``: all that decides the numbers, as plain JSON values, to be compared with that of stored results; None
+    if weights are missing. Device and runtime are not part of it: they change the last bits only.
     """
 
-    name: str  # for tables
-    identity: dict[str, Any]
-    describe: Describe
-    own_keypoints: KeypointSource | None = None  # of a whole feature, which describes no others
+    spec: str
+    name: str  # in tables
+    identity: dict[str, Any] | None = None
+    describer: Describer | None = None
+    source: KeypointSource | None = None  # of a whole feature, which describes no other keypoints
 
 
-def open_descriptor(spec: str, device: str = "cpu", keypoints: int | None = None, threads: int = 0) -> Descriptor:
-    """The descriptor of a spec; see above. ``device``: ``"cpu"`` or torch's name of a GPU, ``"cuda"``.
+class SiftDescriber(Describer):
+    """OpenCV's SIFT or RootSIFT of given keypoints."""
 
-    ``keypoints``: how many of an image whole features find at most; None where keypoints are given, which refuses them.
-    ``threads``: of models on the CPU, 0 for all cores.
+    def __init__(self, root: bool = False, lambda_: float = SIFT_LAMBDA) -> None:
+        self._root, self._lambda = root, lambda_
+
+    def describe(self, gray: FloatArray, keypoints: Keypoints) -> FloatArray:
+        return (root_sift if self._root else sift)(gray, keypoints, lambda_=self._lambda)
+
+
+def open_method(spec: str, keypoints: int | None = None, *, device: str = "cpu", **engine: Any) -> Method:
+    """The method of a spec; see above. ``device`` and ``engine``: see ``models.describers.open_describer``.
+
+    ``keypoints``: the most that whole features find in an image; None where keypoints are given, which refuses them.
 
     Raises ``LogpolarError``, one line with the spec, for anything that cannot be opened. SIFT and ONNX files run on
-    the CPU in any case; models do so through onnxruntime, and all else needs torch.
+    the CPU on any device; precision, runtime and threads are those of the library's models.
     """
-    if device != "cpu" and device.partition(":")[0] != "cuda":
-        raise ValueError(f"the device must be cpu or cuda, not '{device}'")
     parsed = parse_spec(spec)
+    if device != "cpu" and device.partition(":")[0] != "cuda":
+        raise LogpolarError(f"the device must be cpu or cuda, not '{device}'")
     if parsed.name in ("sift", "rootsift"):
         return _open_sift(parsed)
     if parsed.name in NETWORK_OPTIONS:
         return _open_network(parsed, device)
-    if parsed.name in FEATURE_KINDS:
+    if parsed.name in _FEATURE_KINDS:
         return _open_feature(parsed, device, keypoints)
-    return _open_model(parsed, device, threads)
+    return _open_model(parsed, device=device, **engine)
 
 
-def _open_sift(spec: Spec) -> Descriptor:
+def lacks_weights(text: str) -> bool:
+    """Whether the spec names a file that does not exist."""
+    spec = parse_spec(text)
+    if spec.name in _FEATURE_KINDS:
+        file = spec.given.get("weights") or spec.given.get(MODEL_FILE, "")
+    else:
+        file = spec.file if spec.name in NETWORK_OPTIONS else spec.head if spec.head.endswith(".safetensors") else ""
+    return bool(file) and not Path(file).exists()
+
+
+def takes_lambda(text: str) -> bool:
+    """Whether the support of a method can be chosen, and the spec does not."""
+    spec = parse_spec(text)
+    return "lambda" not in spec.given and (spec.name in ("sift", "rootsift") or spec.name in NETWORK_OPTIONS)
+
+
+def _open_sift(spec: Spec) -> Method:
     if ":" in spec.head:
         raise spec.error(f"{spec.name} takes no file")
     defaults = {"lambda": SIFT_LAMBDA}
     options = spec.options(defaults)
-    describe = partial(sift if spec.name == "sift" else root_sift, lambda_=options["lambda"])
     identity = {"kind": spec.name, **options, "opencv": cv2.__version__}
-    return Descriptor(_label(_LABELS[spec.name], options, defaults), identity, describe)
+    label = _label(_LABELS[spec.name], options, defaults)
+    return Method(spec.text, label, identity, SiftDescriber(spec.name == "rootsift", options["lambda"]))
 
 
-def _open_network(spec: Spec, device: str) -> Descriptor:
+def _open_network(spec: Spec, device: str) -> Method:
     settings, content = settings_of(spec), spec.read_file()
-    describe = open_network(spec, content, settings, device)
+    describer = open_network(spec, content, settings, device)
     identity = {"kind": spec.name, "sha256": hashlib.sha256(content).hexdigest(), **settings}
     if spec.name in KORNIA_CLASSES:
         identity["kornia"] = version("kornia")
     label = _LABELS.get(spec.name) or Path(spec.file).stem
-    return Descriptor(_label(label, settings, NETWORK_OPTIONS[spec.name]), identity, describe)
+    return Method(spec.text, _label(label, settings, NETWORK_OPTIONS[spec.name]), identity, describer)
 
 
-def _open_feature(spec: Spec, device: str, keypoints: int | None) -> Descriptor:
+def _open_feature(spec: Spec, device: str, keypoints: int | None) -> Method:
     if keypoints is None:
-        raise spec.error("has keypoints of its own; it can be measured on images (hpatches, phototourism, sfm) only")
+        raise spec.error("has its own keypoints; it can be measured on images (hpatches, phototourism, sfm) only")
     if spec.name == "opencv":
         extract, options, identity = open_opencv_feature(spec, keypoints)
     else:
@@ -128,29 +153,32 @@ def _open_feature(spec: Spec, device: str, keypoints: int | None) -> Descriptor:
 
         extract, options, identity = open_kornia_feature(spec, keypoints, device)
     feature = WholeFeature(extract)
-    label = _label(f"{FEATURE_KINDS[spec.name]} {spec.file}", options, dict.fromkeys(options))
-    return Descriptor(label, identity, feature.describe, KeypointSource(feature.detect, identity))
+    label = _label(f"{_FEATURE_KINDS[spec.name]} {spec.file}", options, dict.fromkeys(options))
+    return Method(spec.text, label, identity, feature, KeypointSource(feature.detect, identity))
 
 
-def _open_model(spec: Spec, device: str, threads: int) -> Descriptor:
+def _open_model(spec: Spec, **engine: Any) -> Method:
     shipped = spec.head in shipped_models()
     if not (shipped or spec.head.endswith(".safetensors") or Path(spec.head).is_file()):
         kinds = [kind for kind in NETWORK_OPTIONS if kind not in _LABELS]
-        known = [*_LABELS, *kinds, *(f"{kind}:NAME" for kind in FEATURE_KINDS), *shipped_models()]
+        known = [*_LABELS, *kinds, *(f"{kind}:NAME" for kind in _FEATURE_KINDS), *shipped_models()]
         raise spec.error(f"unknown name '{spec.head}' (known: {', '.join(known)}, or a model file)")
     spec.options({})
     try:
         model = load_model(spec.head)
-        describe = describe_views(open_describer(model, device=device, threads=threads))
+        describer = open_describer(model, **engine)
     except LogpolarError as error:
         raise spec.error(str(error)) from error
     identity = {"kind": "model", "sha256": model.digest, "sampling": pattern_to_dict(model.sampling)}
-    # A model that was copied or trained on keeps the name on its card: what tells files apart is what they are called.
-    return Descriptor(spec.head if shipped else Path(spec.head).stem, identity, describe)
+    precision = engine.get("precision", "auto")
+    if engine["device"] != "cpu" or precision not in ("auto", model.card.precision):
+        identity["precision"] = "float16" if precision == "auto" else precision
+    # Copies and fine-tuned models keep the name on the card: the file name tells them apart.
+    return Method(spec.text, spec.head if shipped else Path(spec.head).stem, identity, describer)
 
 
 def _label(name: str, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
-    """The name, followed by what was chosen otherwise than usual."""
+    """The name, followed by the options that are not the defaults."""
     changed = [
         f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
         for key, value in options.items()

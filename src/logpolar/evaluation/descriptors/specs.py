@@ -1,4 +1,4 @@
-"""Descriptors named on the command line: ``NAME[:FILE][,key=value,...]``."""
+"""Specs of methods and detectors on the command line: ``NAME[:FILE][,key=value,...]``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SPEC = re.compile(r"(?P<head>.*?)(?P<options>(?:,\w+=[^,]*)*)", re.DOTALL)
 
 @dataclass(frozen=True)
 class Spec:
-    """``head`` is all before the options: a model's name or file, or the name of a kind and, after a colon, a file."""
+    """``head``: all before the options, a model's name or file, or a kind and, after a colon, a file."""
 
     text: str
     head: str
@@ -32,11 +32,11 @@ class Spec:
         return self.head.partition(":")[2]
 
     def error(self, message: str) -> LogpolarError:
-        """One line that says which of the descriptors on a command line is meant."""
+        """One line with the spec."""
         return LogpolarError(f"{self.what} '{self.text}': {' '.join(message.split())}")
 
     def options(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
-        """The defaults, those replaced that the spec gives; an option without a default is unknown."""
+        """The defaults, updated by the spec; an option without a default is unknown."""
         chosen = dict(defaults)
         for key, value in self.given.items():
             if key not in defaults:
@@ -49,7 +49,7 @@ class Spec:
         return chosen
 
     def read_file(self, path: str | None = None) -> bytes:
-        """The content of the file after the colon, or of another one that the spec names."""
+        """The content of the file after the colon, or of another file of the spec."""
         path = self.file if path is None else path
         if not path:
             raise self.error(f"needs a file: {self.name}:FILE")
@@ -61,7 +61,7 @@ class Spec:
 
 def parse_spec(text: str, what: str = "descriptor") -> Spec:
     found = _SPEC.fullmatch(text)
-    assert found is not None  # the head takes whatever is no option
+    assert found is not None  # the head matches anything
     pairs = [part.split("=", 1) for part in found["options"].split(",")[1:]]
     spec = Spec(text, found["head"], dict(pairs), what)
     if len(spec.given) < len(pairs):
@@ -70,7 +70,7 @@ def parse_spec(text: str, what: str = "descriptor") -> Spec:
 
 
 def plain_value(text: str) -> bool | int | float | str:
-    """The value of an option that is somebody else's, by what it looks like."""
+    """The value of another library's option, typed by its looks."""
     if text in ("true", "false"):
         return text == "true"
     for kind in (int, float):
@@ -107,7 +107,7 @@ def _one_of(**values: Any) -> Callable[[str], Any]:
     return read
 
 
-# Raised here, a ``ValueError`` says what is expected.
+# Their ``ValueError`` says what is expected.
 _READERS: dict[str, Callable[[str], Any]] = {
     "lambda": _positive,
     "size": _side,

@@ -9,58 +9,48 @@ from typing import Any
 import numpy as np
 
 from logpolar.errors import LogpolarError
-from logpolar.evaluation.formatting import decimal
-from logpolar.evaluation.patches import ANGLE_EDGES, SCALE_EDGES, Classes
+from logpolar.evaluation.patches import ANGLE_EDGES, MISMATCH_EDGES, Classes
 from logpolar.evaluation.report import paper_numbers as paper
 from logpolar.evaluation.report.runs import Run
-from logpolar.evaluation.report.tables import NONE, counted, in_paper, of_protocol
-from logpolar.evaluation.report.writing import Section, Table
+from logpolar.evaluation.report.writing import NONE, Section, in_paper, of_protocol
+from logpolar.evaluation.retrieval import Retrieval, summary_cells
 
-_PLACES = (1, 2, 5, 10, 100, 1000)
+
+def _drawing(module: str, function: str, *arguments: Any) -> Callable[[], Any]:
+    """Draws by a function of a module that needs matplotlib, and is imported only then."""
+
+    def draw() -> Any:
+        from importlib import import_module
+
+        return getattr(import_module(f"logpolar.evaluation.{module}"), function)(*arguments)
+
+    return draw
 
 
 def sampling_patterns() -> Section:
     section = Section(
         "Fig. 1: Pooling and sampling",
-        "Drawn with this library's own patterns on the photo that it ships. SIFT and others pool features over regions "
-        "whose size follows the keypoint's: at another scale they cover other parts of the image. Log-polar patches "
-        "are shifted instead.",
+        "Drawn with this library's patterns on the shipped photo. SIFT and others pool features over regions whose "
+        "size follows the keypoint's: at another scale they cover other regions of the image. Log-polar patches are "
+        "shifted instead.",
         "",
     )
-
-    def draw() -> Any:
-        from logpolar.evaluation.report.paper_plots import plot_pooling
-
-        return plot_pooling()
-
-    section.figures["figure-1"] = ("Pooling and sampling as the size of a keypoint is 1, 2 and 4 times as large", draw)
+    caption = "Pooling and sampling as the size of a keypoint is 1, 2 and 4 times as large"
+    section.figures["figure-1"] = caption, _drawing("report.paper_plots", "plot_pooling")
     return section
 
 
 def patches_of_pairs() -> Section:
     section = Section(
         "Fig. 2: Cartesian and log-polar patches",
-        "Four keypoints that SIFT found in both of two views of the shipped photo, the second one reduced, turned and "
-        "tilted. Patches are those of the detected sizes and orientations; the red keypoint is the one whose sizes "
-        "disagree most.",
+        "Four keypoints that SIFT found in two views of the shipped photo, the second one downscaled, rotated and "
+        "tilted. Patches have the detected sizes and orientations; the red keypoint has the largest scale mismatch.",
         "",
     )
-
-    def draw_pair() -> Any:
-        from logpolar.evaluation.report.paper_plots import plot_pair
-
-        return plot_pair()
-
-    def draw_supports() -> Any:
-        from logpolar.evaluation.report.paper_plots import plot_supports
-
-        return plot_supports()
-
-    section.figures["figure-2"] = ("Corresponding patches of two views, λ = 16", draw_pair)
-    section.figures["figure-2-supports"] = (
-        "The blue keypoint in both views as the support λ grows; plain gray is off the image",
-        draw_supports,
-    )
+    draw = _drawing("report.paper_plots", "plot_pair")
+    section.figures["figure-2"] = "Corresponding patches of two views, λ = 16", draw
+    caption = "The blue keypoint in both views as the support λ grows; plain gray is off the image"
+    section.figures["figure-2-supports"] = caption, _drawing("report.paper_plots", "plot_supports")
     return section
 
 
@@ -76,33 +66,22 @@ def fpr95_by_errors(runs: Sequence[Run]) -> Section:
         section.ours[run.label] = {name: found["mean"]["classes"] for name, found in run.results.items()}
         if run.results:
             classes = {name: _classes(run, found["mean"]["classes"]) for name, found in run.results.items()}
+            caption = f"FPR95 by errors of the detector, means of scenes: {run.label}"
             name = _file_name("figure-4", run, section.runs)
-            section.figures[name] = (
-                f"FPR95 by errors of the detector, means of scenes: {run.label}",
-                _drawing(classes),
-            )
+            section.figures[name] = caption, _drawing("figures", "plot_classes", classes)
     return section
 
 
-def _drawing(classes: Mapping[str, Classes]) -> Callable[[], Any]:
-    def draw() -> Any:
-        from logpolar.evaluation.figures import plot_classes
-
-        return plot_classes(classes)
-
-    return draw
-
-
 def _classes(run: Run, values: Mapping[str, Any]) -> Classes:
-    shape = len(ANGLE_EDGES) - 1, len(SCALE_EDGES) - 1
+    shape = len(ANGLE_EDGES) - 1, len(MISMATCH_EDGES) - 1
     try:
-        counts, shares = np.array(values["counts"], np.int64), np.array(values["fpr95"], np.float64)  # None is NaN
+        counts, fractions = np.array(values["counts"], np.int64), np.array(values["fpr95"], np.float64)  # None is NaN
     except (TypeError, ValueError):
-        counts, shares = np.zeros(0, np.int64), np.zeros(0)
-    if counts.shape != shape or shares.shape != shape:
+        counts, fractions = np.zeros(0, np.int64), np.zeros(0)
+    if counts.shape != shape or fractions.shape != shape:
         size = " x ".join(map(str, shape))
-        raise LogpolarError(f"{run.path}: the classes are not the {size} of this version; run its command again")
-    return Classes(counts, shares)
+        raise LogpolarError(f"{run.path}: 'classes' is not the {size} table of this version; run its command again")
+    return Classes(counts, fractions)
 
 
 def ranks_among_distractors(runs: Sequence[Run]) -> Section:
@@ -114,17 +93,13 @@ def ranks_among_distractors(runs: Sequence[Run]) -> Section:
         of_protocol(runs, "retrieval"),
     )
     rows = []
-    for run in section.runs:
+    for run, name, scenes in section.methods():
         section.ours[run.label] = run.results
-        for name, scenes in run.results.items():
-            mean, other = scenes["mean"], in_paper(run, name, paper.FIGURE_5)
-            cells = [decimal(mean["shares"].get(str(place))) or NONE for place in _PLACES]
-            cells += [counted(mean), f"{mean['distractors']:.0f}"]
-            rows.append([name, run.label, *cells, f"about {paper.FIGURE_5[other]:.2f}" if other else NONE])
-    if rows:
-        columns = ["descriptor", "run", "rank-1", *(f"rank ≤ {place}" for place in _PLACES[1:])]
-        columns += ["N (pairs)", "distractors, mean", "rank-1, paper"]
-        section.tables.append(Table("Share of keypoints whose partner is at that rank or a better one.", columns, rows))
+        other = in_paper(run, name, paper.FIGURE_5)
+        cells = [cell or NONE for cell in summary_cells(scenes["mean"])]
+        rows.append([name, run.label, *cells, f"about {paper.FIGURE_5[other]:.2f}" if other else NONE])
+    columns = ["descriptor", "run", *Retrieval.columns, "rank-1, paper"]
+    section.add_table("Fraction of keypoints whose match has that rank or a better one.", columns, rows)
     section.figures |= rank_figures("figure-5", section.runs)
     return section
 
@@ -135,35 +110,27 @@ def rank_figures(start: str, runs: Sequence[Run]) -> dict[str, tuple[str, Callab
     for run in runs:
         curves = {name: _curve(run, found["mean"]) for name, found in run.results.items()}
         if curves:
-            caption = f"Share of matches by rank, means of scenes: {run.label}"
-            figures[_file_name(start, run, runs)] = (caption, _rank_drawing(curves))
+            caption = f"Fraction of matches by rank, means of scenes: {run.label}"
+            places = next(iter(curves.values()))[0]
+            fractions = {name: np.array(values) for name, (_, values) in curves.items()}
+            figures[_file_name(start, run, runs)] = caption, _drawing("figures", "plot_ranks", places, fractions)
     return figures
-
-
-def _rank_drawing(curves: Mapping[str, tuple[list[int], list[float]]]) -> Callable[[], Any]:
-    def draw() -> Any:
-        from logpolar.evaluation.figures import plot_ranks
-
-        places = next(iter(curves.values()))[0]
-        return plot_ranks(places, {name: np.array(shares) for name, (_, shares) in curves.items()})
-
-    return draw
 
 
 def _curve(run: Run, mean: Mapping[str, Any]) -> tuple[list[int], list[float]]:
     """The whole curve; files of older versions have its values at some places only."""
     curve = mean.get("curve", {"places": list(mean["shares"]), "shares": list(mean["shares"].values())})
     try:
-        places, shares = [int(place) for place in curve["places"]], [float(share) for share in curve["shares"]]
-        if len(places) != len(shares):
-            raise ValueError("not as many")
+        places, fractions = [int(place) for place in curve["places"]], [float(each) for each in curve["shares"]]
+        if len(places) != len(fractions):
+            raise ValueError("different lengths")
     except (KeyError, TypeError, ValueError) as error:
-        raise LogpolarError(f"{run.path}: a 'curve' that is none; run its command again") from error
-    return places, shares
+        raise LogpolarError(f"{run.path}: 'curve' is not a curve; run its command again") from error
+    return places, fractions
 
 
 def _file_name(start: str, run: Run, runs: Sequence[Run]) -> str:
-    """With what is in brackets in the label, where there are several."""
+    """With the label's text in brackets if there are several runs."""
     if len(runs) == 1:
         return start
     return f"{start}-{re.sub(r'[^0-9A-Za-z._-]+', '-', run.label.partition(' ')[2]).strip('-')}"

@@ -1,9 +1,11 @@
-"""The sections of a report: every table and figure of the paper that measurements go into."""
+"""Reports: every table and figure of the paper with measurements, and what the paper does not have."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
+from logpolar.evaluation.protocol import make_folder
 from logpolar.evaluation.report.figures import (
     fpr95_by_errors,
     patches_of_pairs,
@@ -11,18 +13,26 @@ from logpolar.evaluation.report.figures import (
     ranks_among_distractors,
     sampling_patterns,
 )
-from logpolar.evaluation.report.runs import Run
-from logpolar.evaluation.report.structure import structure_from_motion
+from logpolar.evaluation.report.runs import Run, read_runs
 from logpolar.evaluation.report.tables import (
     amos_ranks,
     fpr95_by_scene,
     fpr95_by_support,
     hpatches_ranks,
-    of_protocol,
     poses,
     scale_free,
+    structure_from_motion,
 )
-from logpolar.evaluation.report.writing import Section
+from logpolar.evaluation.report.writing import Section, of_protocol, write_report
+
+
+def report_results(folders: Sequence[Path], output: Path) -> tuple[list[Section], list[str], Path]:
+    """Write the report of all results in folders: its sections, the names of its files, and their folder."""
+    runs = read_runs(folders)
+    sections = paper_sections(runs)
+    parent = output.parent if output.suffix == ".md" else output
+    make_folder(parent)
+    return sections, write_report(output, sections, runs), parent
 
 
 def paper_sections(runs: Sequence[Run]) -> list[Section]:

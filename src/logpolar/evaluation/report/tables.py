@@ -1,4 +1,4 @@
-"""The paper's Tables 1 to 5, and what it looks like without the detector's scales, of our runs."""
+"""The paper's Tables 1 to 5, and what the paper does not have: fixed sizes and structure from motion."""
 
 from __future__ import annotations
 
@@ -6,27 +6,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from logpolar.evaluation.formatting import decimal, percent
+from logpolar.evaluation.protocol import decimal, percent
 from logpolar.evaluation.report import paper_numbers as paper
-from logpolar.evaluation.report.runs import ABLATION, Run
-from logpolar.evaluation.report.writing import Section, Table
+from logpolar.evaluation.report.runs import Run
+from logpolar.evaluation.report.writing import NONE, Section, Table, counted, in_paper, of_protocol
+from logpolar.evaluation.schema import ABLATION
 
-NONE = "–"
-"""Where the paper has no counterpart, or we no figure."""
-
-
-def of_protocol(runs: Sequence[Run], protocol: str, fixed: bool = False) -> list[Run]:
-    """Runs of a protocol, those with the detector's scales or those without."""
-    return [run for run in runs if run.protocol == protocol and (run.fixed_size is not None) == fixed]
-
-
-def in_paper(run: Run, name: str, row: paper.Row) -> str | None:
-    """The counterpart of a descriptor, which it has on the paper's kind of keypoints only."""
-    return paper.counterpart(run.identity(name), row) if run.on_sift else None
-
-
-def counted(score: Mapping[str, Any]) -> str:
-    return f"{score['correspondences']} ({score['pairs']})"
+_SFM_NOTE = (
+    "The paper does not have this: photos alone into a COLMAP model, lenses unknown, and its cameras beside the "
+    "true ones after a similarity. COLMAP SIFT is COLMAP's own extractor and matcher with its defaults; all "
+    "others are `logpolar sfm` with that descriptor of OpenCV's SIFT keypoints and the ratio given. No image has "
+    "more keypoints than the limit, all pairs are matched, verification and mapper are the same. Correct are images "
+    "in the largest model within 5 degrees and 0.1 of the extent, the median distance of true cameras to their "
+    "middle. Rotation (degrees) and position (in extents) are medians of registered images, which favours methods "
+    "that register only easy ones. The mapper is far from deterministic where lenses are unknown: figures are means of "
+    "several models from the same matches, with consecutive seeds; in brackets the fewest and the most registered "
+    "images. Scenes whose true cameras come from COLMAP with SIFT lack what SIFT cannot register."
+)
 
 
 def fpr95_by_scene(runs: Sequence[Run]) -> Section:
@@ -38,35 +34,24 @@ def fpr95_by_scene(runs: Sequence[Run]) -> Section:
         of_protocol(runs, "patches"),
     )
     means, rows = paper.TABLE_1[paper.MEAN], []
+    for run, name, scenes in section.methods():
+        ours = {scene: _without(result, "classes") for scene, result in scenes.items()}
+        section.ours.setdefault(run.label, {})[name] = ours
+        mean, other = scenes["mean"], in_paper(run, name, means)
+        low, high = (percent(limit) for limit in mean["fpr95_interval"])
+        cells = [percent(mean["fpr95"]), f"{low} - {high}" if low else NONE, decimal(mean["rank1"])]
+        cells += [decimal(mean["rank1_scales_differ_2x"]), counted(mean)]
+        rows.append([name, run.label, *cells, other or NONE, f"{means[other]:.2f}" if other else NONE])
+    columns = ["FPR95 %, ours", "95 %", "rank-1", "rank-1, scale mismatch > 2x", "N (pairs)"]
+    columns = ["descriptor", "run", *columns, "in the paper", "FPR95 %, paper"]
+    section.add_table("Means of scenes, and the paper's average of nine.", columns, rows)
     for run in section.runs:
-        section.ours[run.label] = {
-            name: {scene: _without(result, "classes") for scene, result in scenes.items()}
-            for name, scenes in run.results.items()
-        }
-        for name, scenes in run.results.items():
-            mean, other = scenes["mean"], in_paper(run, name, means)
-            cells = [percent(mean["fpr95"]), _interval(mean["fpr95_interval"]), decimal(mean["rank1"])]
-            cells += [decimal(mean["rank1_scales_differ_2x"]), counted(mean)]
-            rows.append([name, run.label, *cells, other or NONE, f"{means[other]:.2f}" if other else NONE])
-    if rows:
-        columns = ["FPR95 %, ours", "95 %", "rank-1", "rank-1, scales differ > 2x", "N (pairs)"]
-        columns = ["descriptor", "run", *columns, "in the paper", "FPR95 %, paper"]
-        section.tables.append(Table("Means of scenes, and the paper's average of nine.", columns, rows))
-    section.tables += [_scenes_table(run) for run in section.runs]
-    section.tables.append(
-        Table(
-            "The paper's, FPR95 %.",
-            ["scene", *means],
-            [[scene, *(f"{value:.2f}" for value in row.values())] for scene, row in paper.TABLE_1.items()],
-        )
-    )
+        scenes = dict.fromkeys(scene for found in run.results.values() for scene in found)
+        rows = [[scene, *(percent(found[scene]["fpr95"]) for found in run.results.values())] for scene in scenes]
+        section.tables.append(Table(f"Ours, FPR95 %: {run.label}.", ["scene", *run.results], rows))
+    rows = [[scene, *(f"{value:.2f}" for value in row.values())] for scene, row in paper.TABLE_1.items()]
+    section.add_table("The paper's, FPR95 %.", ["scene", *means], rows)
     return section
-
-
-def _scenes_table(run: Run) -> Table:
-    scenes = list(dict.fromkeys(scene for found in run.results.values() for scene in found))
-    rows = [[scene, *(percent(found[scene]["fpr95"]) for found in run.results.values())] for scene in scenes]
-    return Table(f"Ours, FPR95 %: {run.label}.", ["scene", *run.results], rows)
 
 
 def fpr95_by_support(runs: Sequence[Run]) -> Section:
@@ -85,9 +70,8 @@ def fpr95_by_support(runs: Sequence[Run]) -> Section:
             models = [row for row in run.results.values() if row["pattern"] == pattern]
             found[run.label, kind] = {row["lambda"]: percent(row["fpr95"]) for row in models}
             ranks[run.label, kind] = {row["lambda"]: decimal(row["rank1"]) for row in models}
-    section.tables.append(_support_table("FPR95 %.", found))
-    if ranks:
-        section.tables.append(_support_table("Rank-1 of the same models, which the paper does not have.", ranks))
+    section.add_table("FPR95 %.", *_support_rows(found))
+    section.add_table("Rank-1 of the same models, which the paper does not have.", *_support_rows(ranks))
     return section
 
 
@@ -95,15 +79,15 @@ def _supports(row: paper.Row, kind: str, lambdas: Sequence[float], digits: int =
     return {lambda_: f"{row[paper.method(kind, lambda_)]:.{digits}f}" for lambda_ in lambdas}
 
 
-def _support_table(caption: str, found: Mapping[tuple[str, str], Mapping[float, str]]) -> Table:
-    """A row a method, a column a support; methods in their order, each the paper's first."""
+def _support_rows(found: Mapping[tuple[str, str], Mapping[float, str]]) -> tuple[list[str], list[list[str]]]:
+    """A row for each method, a column for each support; methods in their order, each the paper's first."""
     lambdas = sorted({lambda_ for cells in found.values() for lambda_ in cells})
     kinds = list(dict.fromkeys(kind for _, kind in found))
     rows = [
         [kind, source, *(cells.get(lambda_, NONE) or NONE for lambda_ in lambdas)]
         for (source, kind), cells in sorted(found.items(), key=lambda item: kinds.index(item[0][1]))
     ]
-    return Table(caption, ["method", "run", *(f"λ = {lambda_:g}" for lambda_ in lambdas)], rows)
+    return ["method", "run", *(f"λ = {lambda_:g}" for lambda_ in lambdas)], rows
 
 
 def hpatches_ranks(runs: Sequence[Run]) -> Section:
@@ -115,31 +99,27 @@ def hpatches_ranks(runs: Sequence[Run]) -> Section:
         of_protocol(runs, "hpatches"),
     )
     splits, rows = tuple(paper.TABLE_3), []
-    for run in section.runs:
+    for run, name, scores in section.methods():
         section.ours[run.label] = run.results
-        for name, scores in run.results.items():
-            for score in scores:
-                at = score["options"]
-                other = in_paper(run, name, paper.TABLE_3[splits[0]]) if _as_published(at) else None
-                cells = [at["mode"], f"{at['turn']:g}", f"{at['zoom']:g}"]
-                for split in splits:
-                    there = score["splits"].get(split)
-                    cells += [decimal(there["rank1"]), counted(there)] if there else [NONE, "0 (0)"]
-                theirs = [f"{paper.TABLE_3[split][other]:.3f}" if other else NONE for split in splits]
-                rows.append([name, run.label, *cells, other or NONE, *theirs])
-    if rows:
-        columns = ["descriptor", "run", "mode", "turn", "zoom"]
-        columns += [text for split in splits for text in (f"{split}, ours", "N (pairs)")]
-        columns += ["in the paper", *(f"{split}, paper" for split in splits)]
-        section.tables.append(Table("Ours beside the paper's, where the condition is the paper's.", columns, rows))
-    values = {name: [f"{paper.TABLE_3[split][name]:.3f}" for split in splits] for name in paper.TABLE_3[splits[0]]}
-    theirs_table = [[name, *cells] for name, cells in values.items()]
-    section.tables.append(Table("The paper's, rank-1.", ["method", *splits], theirs_table))
+        for score in scores:
+            at = score["options"]
+            published = (at["mode"], at["turn"], at["zoom"]) == ("paper", 0, 1)
+            other = in_paper(run, name, paper.TABLE_3[splits[0]]) if published else None
+            cells = [at["mode"], f"{at['turn']:g}", f"{at['zoom']:g}"]
+            for split in splits:
+                there = score["splits"].get(split)
+                cells += [decimal(there["rank1"]), counted(there)] if there else [NONE, "0 (0)"]
+            theirs = [f"{paper.TABLE_3[split][other]:.3f}" if other else NONE for split in splits]
+            rows.append([name, run.label, *cells, other or NONE, *theirs])
+    columns = ["descriptor", "run", "mode", "rotation", "zoom"]
+    columns += [text for split in splits for text in (f"{split}, ours", "N (pairs)")]
+    columns += ["in the paper", *(f"{split}, paper" for split in splits)]
+    section.add_table("Ours beside the paper's, where the condition is the paper's.", columns, rows)
+    theirs_rows = [
+        [name, *(f"{paper.TABLE_3[split][name]:.3f}" for split in splits)] for name in paper.TABLE_3[splits[0]]
+    ]
+    section.add_table("The paper's, rank-1.", ["method", *splits], theirs_rows)
     return section
-
-
-def _as_published(options: Mapping[str, Any]) -> bool:
-    return (options["mode"], options["turn"], options["zoom"]) == ("paper", 0, 1)
 
 
 def amos_ranks(runs: Sequence[Run]) -> Section:
@@ -153,13 +133,12 @@ def amos_ranks(runs: Sequence[Run]) -> Section:
     )
     names = list(dict.fromkeys(name.partition(",")[0] for name in paper.TABLE_4))
     found = {("paper", name): _supports(paper.TABLE_4, name, paper.TABLE_4_LAMBDAS, 3) for name in names}
-    for run in section.runs:
+    for run, name, score in section.methods():
         section.ours[run.label] = run.results
-        for name, score in run.results.items():
-            plain = name.partition(" (")[0]  # supports are columns
-            kind, lambda_ = paper.method_of(run.identity(name)) or (plain, run.identity(name).get("lambda", 0))
-            found.setdefault((f"{run.label}, {plain}", kind), {})[lambda_] = decimal(score["rank1"])
-    section.tables.append(_support_table("Rank-1; N of ours is with the runs below.", found))
+        plain = name.partition(" (")[0]  # supports are columns
+        kind, lambda_ = paper.method_of(run.identity(name)) or (plain, run.identity(name).get("lambda", 0))
+        found.setdefault((f"{run.label}, {plain}", kind), {})[lambda_] = decimal(score["rank1"])
+    section.add_table("Rank-1; N of ours is with the runs below.", *_support_rows(found))
     return section
 
 
@@ -172,59 +151,50 @@ def poses(runs: Sequence[Run]) -> Section:
         of_protocol(runs, "phototourism"),
     )
     rows = []
-    for run in section.runs:
-        section.ours[run.label] = {
-            name: {"ratio": found["ratio"], **found["mean"]} for name, found in run.results.items()
-        }
-        for name, found in run.results.items():
-            other = in_paper(run, name, paper.TABLE_5["stereo"])
-            cells = [f"{found['ratio']:g}"]
-            for views in ("two", "several"):
-                score = found["mean"].get(views)
-                cells += (
-                    [decimal(score["map15"]), decimal(score["maa10"]), str(score["pairs"])] if score else [NONE] * 3
-                )
-            theirs = [f"{row[other]:.4f}" if other else NONE for row in paper.TABLE_5.values()]
-            rows.append([name, run.label, *cells, other or NONE, *theirs])
-    if rows:
-        columns = [f"{task}, {what}" for task in paper.TABLE_5 for what in ("mAP 15", "mAA 10", "N pairs")]
-        columns = ["descriptor", "run", "ratio", *columns, "in the paper"]
-        columns += [f"{task}, mAP 15, paper" for task in paper.TABLE_5]
-        section.tables.append(Table("Ours beside the paper's, means of scenes.", columns, rows))
-    names = list(paper.TABLE_5["stereo"])
+    for run, name, found in section.methods():
+        section.ours.setdefault(run.label, {})[name] = {"ratio": found["ratio"], **found["mean"]}
+        other, cells = in_paper(run, name, paper.TABLE_5["stereo"]), [f"{found['ratio']:g}"]
+        for views in ("two", "several"):
+            score = found["mean"].get(views)
+            cells += [decimal(score["map15"]), decimal(score["maa10"]), str(score["pairs"])] if score else [NONE] * 3
+        theirs = [f"{row[other]:.4f}" if other else NONE for row in paper.TABLE_5.values()]
+        rows.append([name, run.label, *cells, other or NONE, *theirs])
+    columns = [f"{task}, {what}" for task in paper.TABLE_5 for what in ("mAP 15", "mAA 10", "N pairs")]
+    columns = ["descriptor", "run", "ratio", *columns, "in the paper"]
+    columns += [f"{task}, mAP 15, paper" for task in paper.TABLE_5]
+    section.add_table("Ours beside the paper's, means of scenes.", columns, rows)
+    names = paper.TABLE_5["stereo"]
     theirs_rows = [[name, *(f"{row[name]:.4f}" for row in paper.TABLE_5.values())] for name in names]
-    section.tables.append(Table("The paper's, mAP 15.", ["method", *paper.TABLE_5], theirs_rows))
+    section.add_table("The paper's, mAP 15.", ["method", *paper.TABLE_5], theirs_rows)
     return section
 
 
 def scale_free(runs: Sequence[Run]) -> Section:
-    """Runs that throw the detector's scales away, beside those on the same pairs which keep them."""
+    """Runs with fixed sizes, beside those on the same pairs with the detector's."""
     section = Section(
         "Without the detector's scale: log-polar against cartesian",
-        "The paper does not have this: all keypoints of an image are given one size, so that whatever the detector "
-        "knows of scale is lost, and the descriptor must do without.",
+        "The paper does not have this: all keypoints of an image are given one size, so that the detector's scales are "
+        "lost, and the descriptor must do without.",
         "logpolar eval patches SCENES.h5 --fixed-size median -d paper-cartesian-12 -d logpolar-96 "
         "-o results/patches-fixed",
         None,
         [run for run in runs if run.fixed_size is not None],
     )
     rows = []
-    for run in section.runs:
+    for run, name, results in section.methods():
+        measures = _measures(run.protocol, results)
+        section.ours.setdefault(run.label, {})[name] = {measure.name: measure.value for measure in measures}
         kept = [other for other in of_protocol(runs, run.protocol) if _same_pairs(run, other)]
-        measured = {name: _measures(run.protocol, found) for name, found in run.results.items()}
-        section.ours[run.label] = {name: {m.name: m.value for m in measures} for name, measures in measured.items()}
-        for name, measures in measured.items():
-            found = next((other.results[name] for other in kept if name in other.results), None)
-            before = {m.name: m.text for m in _measures(run.protocol, found)} if found else {}
-            kind = run.identity(name).get("sampling", {}).get("pattern", "cartesian")
-            rule = run.fixed_size if isinstance(run.fixed_size, str) else f"{run.fixed_size:g} of the longer side"
-            for measure in measures:
-                cells = [measure.name, measure.text or NONE, before.get(measure.name, "") or NONE, measure.count]
-                rows.append([name, kind, run.label, str(rule), *cells])
-    if rows:
-        columns = ["descriptor", "pattern", "run", "size of all", "measure", "without scales", "with the detector's"]
-        caption = "The detector's scales: those of the run on the same pairs, if there is one."
-        section.tables.append(Table(caption, [*columns, "N (pairs)"], rows))
+        found = next((other.results[name] for other in kept if name in other.results), None)
+        before = {measure.name: measure.text for measure in _measures(run.protocol, found)} if found else {}
+        kind = run.identity(name).get("sampling", {}).get("pattern", "cartesian")
+        rule = run.fixed_size if isinstance(run.fixed_size, str) else f"{run.fixed_size:g} of the longer side"
+        for measure in measures:
+            cells = [measure.name, measure.text or NONE, before.get(measure.name, "") or NONE, measure.count]
+            rows.append([name, kind, run.label, str(rule), *cells])
+    columns = ["descriptor", "pattern", "run", "size of all", "measure", "without scales", "with the detector's"]
+    caption = "The detector's scales: those of the run on the same pairs, if there is one."
+    section.add_table(caption, [*columns, "N (pairs)"], rows)
     return section
 
 
@@ -241,21 +211,21 @@ class _Measure:
 
 
 def _measures(protocol: str, found: Any) -> list[_Measure]:
-    """What a protocol is about, of one descriptor."""
+    """The main figures of a protocol, of one method."""
     if protocol == "hpatches":
         return [
-            _Measure(f"{split}, rank-1 (turn {at['turn']:g}, zoom {at['zoom']:g})", there["rank1"], counted(there))
+            _Measure(f"{split}, rank-1 (rotation {at['turn']:g}, zoom {at['zoom']:g})", there["rank1"], counted(there))
             for score in found
             for at in (score["options"],)
             for split, there in score["splits"].items()
         ]
+    mean = found["mean"]
     if protocol == "phototourism":
         return [
-            _Measure(f"{task}, mAA 10", found["mean"][views]["maa10"], f"({found['mean'][views]['pairs']})")
+            _Measure(f"{task}, mAA 10", mean[views]["maa10"], f"({mean[views]['pairs']})")
             for views, task in (("two", "stereo"), ("several", "multi-view"))
-            if views in found["mean"]
+            if views in mean
         ]
-    mean = found["mean"]
     if protocol == "retrieval":
         return [_Measure("rank-1 among distractors", mean["shares"]["1"], counted(mean))]
     fpr95 = _Measure("FPR95 %", mean["fpr95"], counted(mean), percent=True)
@@ -263,15 +233,36 @@ def _measures(protocol: str, found: Any) -> list[_Measure]:
 
 
 def _same_pairs(one: Run, other: Run) -> bool:
-    def key(run: Run) -> tuple[Any, ...]:
-        return run.data, {name: value for name, value in run.options.items() if name not in ("fixed_size", "resamples")}
-
-    return key(one) == key(other)
+    options = (_without(run.options, "fixed_size", "resamples") for run in (one, other))
+    return one.data == other.data and next(options) == next(options)
 
 
-def _interval(limits: Sequence[float | None]) -> str:
-    low, high = (percent(limit) for limit in limits)
-    return f"{low} - {high}" if low else NONE
+def structure_from_motion(runs: Sequence[Run]) -> Section:
+    from logpolar.evaluation.sfm import StructureFromMotion, scene_cells
+
+    section = Section(
+        "Structure from motion",
+        _SFM_NOTE,
+        "logpolar eval sfm SCENES -d logpolar-96 -d rootsift -d colmap-sift --downscale 3 -o results/sfm",
+        None,
+        of_protocol(runs, "sfm"),
+    )
+    for run in section.runs:
+        section.ours[run.label] = {
+            name: {"all": found["all"], **{scene: _without(s, "repeats") for scene, s in found["scenes"].items()}}
+            for name, found in run.results.items()
+        }
+        rows, scenes = [], list(dict.fromkeys(scene for found in run.results.values() for scene in found["scenes"]))
+        for scene in [*scenes, *(["all"] if len(scenes) > 1 else [])]:
+            for name, found in run.results.items():
+                score = found["all"] if scene == "all" else found["scenes"].get(scene)
+                if score is not None:
+                    rows.append([scene, name, *scene_cells(score, NONE), f"{found['ratio']:g}"])
+        factor, most = run.options.get("shrink", 1), run.options.get("keypoints")
+        reduced = f"every second photo downscaled {factor:g} times" if factor > 1 else "photos as they are"
+        caption = f"{run.label}: {reduced}, up to {most} keypoints, {run.options.get('repeats')} models each."
+        section.tables.append(Table(caption, ["scene", "descriptor", *StructureFromMotion.columns[1:]], rows))
+    return section
 
 
 def _without(values: Mapping[str, Any], *names: str) -> dict[str, Any]:

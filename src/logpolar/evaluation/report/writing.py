@@ -1,19 +1,23 @@
-"""A report: our runs beside the paper's tables and figures, as Markdown, as JSON, and as pictures.
+"""A report: our runs beside the paper's tables and figures, as Markdown, JSON and pictures.
 
-Sections are the paper's tables and figures. What has no run is named, with the command that would run it.
+Sections are the paper's tables and figures. Those without a run name the command for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from logpolar.errors import MissingExtraError
+from logpolar.evaluation.protocol import draw_figures, made_by
+from logpolar.evaluation.report import paper_numbers as paper
 from logpolar.evaluation.report.runs import Run
 from logpolar.storage.atomic_io import write_whole
 from logpolar.storage.documents import markdown_table, write_json
+
+NONE = "–"
+"""For a missing counterpart in the paper, or a missing value."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +31,8 @@ class Table:
 class Section:
     """A table or a figure of the paper. ``command``: what runs it; empty if it needs no run.
 
-    ``paper`` and ``ours`` are the numbers behind the tables, ours by run, as plain values. ``figures``: functions that
-    draw, by the name of the file without its ending, with captions.
+    ``paper`` and ``ours`` are the numbers behind the tables, ours by run, as plain values. ``figures``: captions and
+    functions that draw, by the name of the file without its ending.
     """
 
     title: str
@@ -44,16 +48,24 @@ class Section:
     def missing(self) -> bool:
         return bool(self.command) and not self.runs
 
+    def methods(self) -> Iterator[tuple[Run, str, Any]]:
+        """Runs, names of methods, and their results."""
+        return ((run, name, found) for run in self.runs for name, found in run.results.items())
+
+    def add_table(self, caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        if rows:
+            self.tables.append(Table(caption, columns, rows))
+
     def markdown(self, drawn: Mapping[str, str]) -> str:
-        parts = [f"## {self.title}\n", f"{self.note}\n"]
+        blocks = [f"## {self.title}\n", f"{self.note}\n"]
         if self.missing:
-            parts.append(f"**Not run.** The command that will run it: `{self.command}`\n")
+            blocks.append(f"**Not run.** The command for it: `{self.command}`\n")
         for table in self.tables:
-            parts += [f"{table.caption}\n", markdown_table(table.columns, table.rows)]
+            blocks += [f"{table.caption}\n", markdown_table(table.columns, table.rows)]
         for name, (caption, _) in self.figures.items():
             if name in drawn:
-                parts.append(f"![{caption}]({drawn[name]})\n\n*{caption}*\n")
-        return "\n".join(parts)
+                blocks.append(f"![{caption}]({drawn[name]})\n\n*{caption}*\n")
+        return "\n".join(blocks)
 
     def to_dict(self, drawn: Mapping[str, str]) -> dict[str, Any]:
         return {
@@ -63,66 +75,66 @@ class Section:
             "runs": [run.label for run in self.runs],
             "paper": self.paper,
             "ours": self.ours,
-            "figures": [drawn[name] for name in self.figures if name in drawn],
+            "figures": [f"{name}.png" for name in self.figures if name in drawn],
         }
 
 
-def write_report(
-    output: Path, sections: Sequence[Section], runs: Sequence[Run], made_by: Mapping[str, Any]
-) -> tuple[list[str], str]:
-    """Write the report; the names of its files, and why there are no figures, if so.
+def of_protocol(runs: Sequence[Run], protocol: str, fixed: bool = False) -> list[Run]:
+    """Runs of a protocol, those with the detector's scales or those with fixed sizes."""
+    return [run for run in runs if run.protocol == protocol and (run.fixed_size is not None) == fixed]
 
-    ``output`` is a folder that exists, or a Markdown file: then all else goes to a folder of the same name beside it,
-    which is made.
+
+def in_paper(run: Run, name: str, row: paper.Row) -> str | None:
+    """The counterpart of a method in the paper, which has SIFT keypoints only."""
+    return paper.counterpart(run.identity(name), row) if run.on_sift else None
+
+
+def counted(score: Mapping[str, Any]) -> str:
+    return f"{score['correspondences']} ({score['pairs']})"
+
+
+def write_report(output: Path, sections: Sequence[Section], runs: Sequence[Run]) -> list[str]:
+    """Write the report; the names of its files.
+
+    ``output`` is an existing folder, or a Markdown file: then all else goes to a folder of the same name beside it.
     """
     folder, markdown = (output.with_suffix(""), output) if output.suffix == ".md" else (output, output / "report.md")
     folder.mkdir(exist_ok=True)
     place = folder.relative_to(markdown.parent)
-    drawn, reason = _draw(folder, sections)
-    linked = {name: (place / file).as_posix() for name, file in drawn.items()}
+    figures = {name: draw for section in sections for name, (_, draw) in section.figures.items()}
+    made, reason = draw_figures(folder, figures)
+    linked = {Path(file).stem: (place / file).as_posix() for file in made}
     document = {
         "protocol": "report",
-        **made_by,
+        **made_by(),
         "runs": [run.about() for run in runs],
-        "sections": [section.to_dict(drawn) for section in sections],
+        "sections": [section.to_dict(linked) for section in sections],
         "figures_left_out": reason,
     }
     write_json(folder / "report.json", document)
     write_whole(markdown, _markdown(sections, runs, linked, reason).encode())
-    return [markdown.name, (place / "report.json").as_posix(), *linked.values()], reason
-
-
-def _draw(folder: Path, sections: Sequence[Section]) -> tuple[dict[str, str], str]:
-    drawn: dict[str, str] = {}
-    try:
-        for section in sections:
-            for name, (_, draw) in section.figures.items():
-                draw().savefig(folder / f"{name}.png", dpi=130)
-                drawn[name] = f"{name}.png"
-    except MissingExtraError as error:
-        return {}, str(error)
-    return drawn, ""
+    return [markdown.name, (place / "report.json").as_posix(), *linked.values()]
 
 
 def _markdown(sections: Sequence[Section], runs: Sequence[Run], drawn: Mapping[str, str], reason: str) -> str:
     missing = [section.title for section in sections if section.missing]
-    parts = [
+    blocks = [
         "# Our figures beside the paper's\n",
         'The paper: "Beyond Cartesian Representations for Local Descriptors", ICCV 2019. Descriptors of ours have a '
         "counterpart there if they are of the same kind with the same support λ; models were trained on other data. "
-        "Of SIFT, ours at λ = 12 is OpenCV's, whose cells cover 6 keypoint sizes; the paper's code has patches of 12. "
+        "Our SIFT at λ = 12 is OpenCV's, whose cells cover 6 keypoint sizes; the paper's code has patches of 12. "
         "Its Fig. 3, the network, and Fig. 6 and Table 6, its data set, have nothing to measure: see `logpolar models` "
         "and `logpolar dataset show`.\n",
     ]
     if missing:
-        parts.append("Not run: " + "; ".join(title.partition(":")[0] for title in missing) + ".\n")
+        blocks.append("Not run: " + "; ".join(title.partition(":")[0] for title in missing) + ".\n")
     if reason:
-        parts.append(f"Figures are left out: {reason}\n")
-    return "\n".join([*parts, *(section.markdown(drawn) for section in sections), _runs_markdown(runs)])
+        blocks.append(f"Figures are left out: {reason}\n")
+    return "\n".join([*blocks, *(section.markdown(drawn) for section in sections), _runs_markdown(runs)])
 
 
 def _runs_markdown(runs: Sequence[Run]) -> str:
-    parts = ["## Runs\n"]
+    blocks = ["## Runs\n"]
     for run in runs:
         command = f"`{run.command}`" if run.command else "not recorded"
         seed = "not recorded" if run.seed is None else str(run.seed)
@@ -130,8 +142,8 @@ def _runs_markdown(runs: Sequence[Run]) -> str:
         lines = {"command": command, "N": counts(run), "seed": seed, "versions": versions, "options": _options(run)}
         absent = [each["name"] for each in run.descriptors if "missing" in each]
         lines |= {"not measured, weights not at hand": ", ".join(absent)} if absent else {}
-        parts += [f"**{run.label}**\n", "\n".join(f"- {name}: {text}" for name, text in lines.items()) + "\n"]
-    return "\n".join(parts)
+        blocks += [f"**{run.label}**\n", "\n".join(f"- {name}: {text}" for name, text in lines.items()) + "\n"]
+    return "\n".join(blocks)
 
 
 def _options(run: Run) -> str:
@@ -139,7 +151,7 @@ def _options(run: Run) -> str:
 
 
 def counts(run: Run) -> str:
-    """N of a run in words: each distinct one, since descriptors share what they are measured on."""
+    """N of a run in words, each distinct one once."""
     found: dict[str, None] = {}
     for result in run.results.values():
         if run.protocol == "hpatches":

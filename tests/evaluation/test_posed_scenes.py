@@ -9,9 +9,9 @@ import pytest
 
 from dataset_files import SETTINGS, make_image, make_pair, write
 from logpolar.errors import LogpolarError
-from logpolar.evaluation.poses.options import PhototourismOptions
-from logpolar.evaluation.poses.prepared import prepare_scene
-from logpolar.evaluation.poses.scenes import read_scene
+from logpolar.evaluation.options import PhototourismOptions
+from logpolar.evaluation.phototourism import prepare_scene
+from logpolar.evaluation.posed_scenes import read_scene
 from logpolar.geometry.cameras import Camera
 from synthetic_world import standard_world, write_workspace
 
@@ -73,7 +73,7 @@ class TestColmap:
         pairs = read_scene(folder, min_shared=least).pairs
         assert pairs == [pair for pair, count in shared.items() if count >= least]
         assert 0 < len(pairs) < 15
-        assert "no two of its 6 images" in refused(folder, min_shared=10**6)
+        assert "none of its 6 images overlap" in refused(folder, min_shared=10**6)
 
     def test_missing_image(self, castle, tmp_path):
         folder = shutil.copytree(castle[0], tmp_path / "half")
@@ -194,17 +194,17 @@ class TestCorrespondenceFiles:
         scene = read_scene(path)
         assert scene.altered
         assert scene.pairs == [(0, 1)]
-        with pytest.raises(LogpolarError, match="two views only"):
+        with pytest.raises(LogpolarError, match="--no-multi-view"):
             prepare_scene(scene, PhototourismOptions(), multi_view=True)
 
-    def test_a_part(self, tmp_path, cameras):
-        parts = ("train", "train", "validation", "validation")
-        images = [make_image(f"{n}.png", 20, part, n, camera=cameras[n]) for n, part in enumerate(parts)]
+    def test_a_split(self, tmp_path, cameras):
+        splits = ("train", "train", "validation", "validation")
+        images = [make_image(f"{n}.png", 20, split, n, camera=cameras[n]) for n, split in enumerate(splits)]
         path = tmp_path / "scene.h5"
         write(path, images, [make_pair(images[0], images[1]), make_pair(images[3], images[2])])
         assert read_scene(path).pairs == [(0, 1), (2, 3)]
-        assert read_scene(path, part="validation").pairs == [(2, 3)]
-        assert read_scene(path, part="test").pairs == [(0, 1), (2, 3)]
+        assert read_scene(path, split="validation").pairs == [(2, 3)]
+        assert read_scene(path, split="test").pairs == [(0, 1), (2, 3)]
 
     def test_photos_have_no_cameras(self, tmp_path):
         images = [make_image("a.png"), make_image("b.png", seed=1)]

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import cv2
 import numpy as np
@@ -9,15 +9,7 @@ import pytest
 
 from logpolar.datasets.image_transforms import ImageTransform
 from logpolar.datasets.options import SecondViewRules
-from logpolar.evaluation.poses.stereo import (
-    NO_POSE,
-    StereoPair,
-    matched_errors,
-    mean_average_accuracy,
-    pose_error,
-    relative_pose,
-    stereo_errors,
-)
+from logpolar.evaluation.poses import NO_POSE, PoseScore, fractions_within, match_errors, pose_error, relative_pose
 from logpolar.geometry.cameras import Camera
 from synthetic_world import Pinhole, standard_world
 
@@ -26,87 +18,81 @@ def as_camera(own: Pinhole) -> Camera:
     return Camera(own.width, own.height, own.intrinsics, own.rotation, own.translation)
 
 
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """Two cameras, and matched points (N, 2)."""
+
+    first_camera: Camera
+    second_camera: Camera
+    first_xy: np.ndarray
+    second_xy: np.ndarray
+
+    def errors(self, threshold: float = 1.0):
+        cameras = self.first_camera, self.second_camera
+        return match_errors(*cameras, self.first_xy, self.second_xy, threshold)[0]
+
+
 @pytest.fixture(scope="module")
-def pair() -> StereoPair:
-    """What two cameras both see of the synthetic world, to the last bit; descriptors tell all points apart."""
+def pair() -> Pair:
+    """What two cameras both see of the synthetic world, to the last bit."""
     world, random = standard_world(0, 4, 160, 120), np.random.default_rng(0)
     points = world.sparse_points(random, 300)
     both = points.seen[:, 0] & points.seen[:, 3]
     assert both.sum() > 150
-    descriptors = random.normal(size=(both.sum(), 32)).astype(np.float32)
-    descriptors /= np.linalg.norm(descriptors, axis=1, keepdims=True)
     cameras = as_camera(world.cameras[0]), as_camera(world.cameras[3])
-    return StereoPair(*cameras, points.xy[both, 0], points.xy[both, 3], descriptors, descriptors)
+    return Pair(*cameras, points.xy[both, 0], points.xy[both, 3])
 
 
 class TestErrors:
     def test_exact_points_give_the_exact_pose(self, pair):
-        assert max(stereo_errors(pair, 0.9)) < 0.01
+        assert max(pair.errors()) < 0.01
 
     def test_a_pixel_of_noise(self, pair):
         noise = np.random.default_rng(1).normal(0, 0.3, pair.second_xy.shape)
-        errors = stereo_errors(replace(pair, second_xy=pair.second_xy + noise), 0.9)
+        errors = replace(pair, second_xy=pair.second_xy + noise).errors()
         assert 0.01 < max(errors) < 5
 
     def test_some_wrong_matches_do_no_harm(self, pair):
-        descriptors = pair.second_descriptors.copy()
-        descriptors[:40] = np.roll(descriptors[:40], 1, axis=0)
-        assert max(stereo_errors(replace(pair, second_descriptors=descriptors), None)) < 1
+        xy = pair.second_xy.copy()
+        xy[:40] = np.roll(xy[:40], 1, axis=0)
+        assert max(replace(pair, second_xy=xy).errors()) < 1
 
-    def test_shuffled_descriptors(self, pair):
-        errors = [
-            stereo_errors(
-                replace(pair, second_descriptors=np.random.default_rng(seed).permutation(pair.second_descriptors)), None
-            )
-            for seed in range(5)
-        ]
-        assert np.median([max(error) for error in errors]) > 10
+    def test_shuffled_matches(self, pair):
+        shuffled = [np.random.default_rng(seed).permutation(pair.second_xy) for seed in range(5)]
+        assert np.median([max(replace(pair, second_xy=xy).errors()) for xy in shuffled]) > 10
 
     def test_wrong_cameras(self, pair):
         """What is measured against is the pose, what it is estimated with are the intrinsics."""
         rotation = cv2.Rodrigues(np.array([0, np.radians(20), 0]))[0]
         second = pair.second_camera
         turned = replace(second, rotation=rotation @ second.rotation, translation=rotation @ second.translation)
-        assert stereo_errors(replace(pair, second_camera=turned), 0.9)[0] == pytest.approx(20, abs=0.05)
+        assert replace(pair, second_camera=turned).errors()[0] == pytest.approx(20, abs=0.05)
         longer = replace(second, matrix=second.matrix * np.array([[2], [2], [1]]))
-        assert max(stereo_errors(replace(pair, second_camera=longer), 0.9)) > 1
+        assert max(replace(pair, second_camera=longer).errors()) > 1
 
     @pytest.mark.parametrize("count", [0, 1, 4])
     def test_too_few_matches(self, pair, count):
-        few = replace(pair, first_xy=pair.first_xy[:count], first_descriptors=pair.first_descriptors[:count])
-        assert stereo_errors(few, None) == NO_POSE == (180, 180)
-
-    def test_the_ratio_decides(self, pair):
-        """Doubles of all descriptors fail any test of the ratio; noise, since no distance at all would pass."""
-        noise = np.random.default_rng(1).normal(0, 0.05, pair.first_descriptors.shape).astype(np.float32)
-        noisy = pair.first_descriptors + noise
-        double = replace(
-            pair,
-            first_descriptors=noisy / np.linalg.norm(noisy, axis=1, keepdims=True),
-            second_xy=np.concatenate([pair.second_xy] * 2),
-            second_descriptors=np.concatenate([pair.second_descriptors] * 2),
-        )
-        assert stereo_errors(double, 0.99) == NO_POSE
-        assert max(stereo_errors(double, 1.0)) < 0.01
+        few = replace(pair, first_xy=pair.first_xy[:count], second_xy=pair.second_xy[:count])
+        assert few.errors() == NO_POSE == (180, 180)
 
     def test_the_threshold_decides(self, pair):
         noise = np.random.default_rng(1).normal(0, 1, pair.second_xy.shape)
         noisy = replace(pair, second_xy=pair.second_xy + noise)
-        assert stereo_errors(noisy, 0.9, 0.05) != stereo_errors(noisy, 0.9, 3.0)
+        assert noisy.errors(0.05) != noisy.errors(3.0)
 
     def test_again_and_again(self, pair):
         noise = np.random.default_rng(1).normal(0, 1, pair.second_xy.shape)
         noisy = replace(pair, second_xy=pair.second_xy + noise)
-        assert len({stereo_errors(noisy, 0.9) for _ in range(4)}) == 1
+        assert len({noisy.errors() for _ in range(4)}) == 1
 
     @pytest.mark.parametrize("rules", [SecondViewRules(3), SecondViewRules(rotate=90), SecondViewRules(1.5, -130)])
     def test_altered_images_have_the_same_pose(self, pair, rules):
         transform = ImageTransform.of(pair.second_camera.width, pair.second_camera.height, rules)
         second = transform.camera(pair.second_camera)
         xy = pair.second_xy @ transform.linear.T + transform.matrix[:2, 2]
-        assert max(stereo_errors(replace(pair, second_camera=second, second_xy=xy), 0.9)) < 0.01
+        assert max(replace(pair, second_camera=second, second_xy=xy).errors()) < 0.01
         plain = replace(second, matrix=pair.second_camera.matrix)
-        assert max(stereo_errors(replace(pair, second_camera=plain, second_xy=xy), 0.9)) > 1
+        assert max(replace(pair, second_camera=plain, second_xy=xy).errors()) > 1
 
     def test_the_threshold_is_as_wide_for_a_turned_image(self, pair):
         """By a quarter turn there are zeros where the focal lengths were."""
@@ -116,7 +102,7 @@ class TestErrors:
             transform = ImageTransform.of(pair.second_camera.width, pair.second_camera.height, SecondViewRules(1, turn))
             xy = (pair.second_xy + noise) @ transform.linear.T + transform.matrix[:2, 2]
             camera = transform.camera(pair.second_camera)
-            errors.append(matched_errors(pair.first_camera, camera, pair.first_xy, xy, 1.0))
+            errors.append(replace(pair, second_camera=camera, second_xy=xy).errors())
         assert errors[0] == pytest.approx(errors[1], abs=0.5)
         assert max(errors[1]) < 5
 
@@ -144,16 +130,27 @@ class TestPoseError:
         assert pose_error((np.eye(3), np.array([5.0, 0, 0])), found) == pytest.approx((0, error))
 
 
-class TestMeanAverageAccuracy:
-    def test_by_hand(self):
-        """0.5 counts at all ten thresholds, 3 at eight of them (3 ... 10), 10 at one, 10.1 at none."""
-        errors = [(0.5, 0.1), (1.0, 3.0), (10.0, 0.0), (0.0, 10.1)]
-        assert mean_average_accuracy(errors) == pytest.approx((10 + 8 + 1 + 0) / 40)
+class TestScores:
+    ERRORS = ((0.5, 0.1), (4.0, 5.0), (9.5, 0.0), (0.0, 14.0), (15.1, 1.0), NO_POSE)
 
-    def test_other_thresholds(self):
-        assert mean_average_accuracy([(0.5, 0.1), (2.0, 0.0)], most=2) == pytest.approx((2 + 1) / 4)
+    def test_2019_by_hand(self):
+        """Within 5: two of six (5 itself counts), within 10: three, within 15: four."""
+        assert PoseScore.of(self.ERRORS).map15 == pytest.approx((2 + 3 + 4) / 18)
 
-    def test_all_and_nothing(self):
-        assert mean_average_accuracy([(0, 0), (1, 1)]) == 1
-        assert mean_average_accuracy([NO_POSE] * 3) == 0
-        assert math.isnan(mean_average_accuracy([]))
+    def test_2020_by_hand(self):
+        """0.5 counts at ten thresholds, 5 at six (5 ... 10), 9.5 at one."""
+        score = PoseScore.of(self.ERRORS)
+        assert score.maa10 == pytest.approx((10 + 6 + 1) / 60)
+        assert score.pairs == 6
+
+    def test_fractions_by_hand(self):
+        assert fractions_within(self.ERRORS, (0.4, 5, 15)) == pytest.approx([0, 2 / 6, 4 / 6])
+        assert math.isnan(fractions_within([], (5,))[0])
+
+    def test_nothing(self):
+        assert PoseScore.of([]).to_dict() == {"pairs": 0, "maa10": None, "map15": None}
+        assert math.isnan(PoseScore.mean([]).maa10)
+
+    def test_scenes_count_the_same(self):
+        mean = PoseScore.mean([PoseScore(10, 1.0, 0.5), PoseScore(1, 0.0, 0.25), PoseScore.of([])])
+        assert (mean.pairs, mean.maa10, mean.map15) == (11, 0.5, 0.375)

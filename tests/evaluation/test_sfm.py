@@ -13,28 +13,29 @@ import pycolmap
 import pytest
 
 from logpolar.errors import StorageError
-from logpolar.evaluation.poses.scenes import read_scene
-from logpolar.evaluation.sfm.alignment import Poses
-from logpolar.evaluation.sfm.extractors import open_descriptor_extractor
-from logpolar.evaluation.sfm.measuring import (
+from logpolar.evaluation.alignment import Poses
+from logpolar.evaluation.options import SfmTestOptions
+from logpolar.evaluation.posed_scenes import PosedScene, read_scene
+from logpolar.evaluation.sfm import (
+    MethodExtractor,
     SceneScore,
     by_colmap,
-    by_descriptor,
+    by_method,
     camera_errors,
+    choose_photos,
     measure_structure,
     read_poses,
     score_structure,
     sum_up,
+    write_photos,
 )
-from logpolar.evaluation.sfm.options import StructureTest
-from logpolar.evaluation.sfm.photos import choose_photos, write_photos
 from logpolar.features.extractor import Extractor
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import SiftDetector
 from logpolar.sfm.mapper import DATABASE, MODELS, NoModelError
 from synthetic_world import standard_world, write_workspace
 
-TEST = StructureTest(keypoints=700, repeats=1)
+TEST = SfmTestOptions(keypoints=700, repeats=1)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,7 @@ def photos(world, tmp_path_factory):
     place = tmp_path_factory.mktemp("structure")
     write_workspace(world, place / "world")
     chosen = choose_photos(read_scene(place / "world", min_shared=1), TEST)
-    write_photos(chosen, place / "photos", 1)
+    write_photos(chosen, place / "photos")
     return chosen, place / "photos"
 
 
@@ -56,7 +57,7 @@ def photos(world, tmp_path_factory):
 def measured(photos, tmp_path_factory):
     """RootSIFT through our pipeline, and COLMAP alone: their folders and scores."""
     found = {}
-    for name, way in (("rootsift", by_descriptor("rootsift", 0.8, TEST)), ("colmap", by_colmap(TEST))):
+    for name, way in (("rootsift", by_method("rootsift", 0.8, TEST)), ("colmap", by_colmap(TEST))):
         output = tmp_path_factory.mktemp("models") / name
         found[name] = output, measure_structure(*photos, output, way, TEST).repeats[0]
     return found
@@ -70,7 +71,7 @@ class TestScores:
         assert (score.images, score.right, score.pairs, score.reduced) == (6, 6, 15, 0)
         assert 9 <= score.verified <= 15
         assert np.median(score.errors.degrees) < 1
-        assert np.median(score.errors.shares) < 0.08
+        assert np.median(score.errors.fractions) < 0.08
 
     @pytest.mark.parametrize("name", ["rootsift", "colmap"])
     def test_figures_are_those_on_disk(self, measured, name):
@@ -79,7 +80,7 @@ class TestScores:
         counts = [len(database.read_keypoints(image.image_id)) for image in database.read_all_images()]
         database.close()
         assert max(counts) == TEST.keypoints  # no image has more, second orientations included
-        assert score.keypoints == pytest.approx(np.mean(counts))
+        assert score.keypoints_mean == pytest.approx(np.mean(counts))
         models = [pycolmap.Reconstruction(str(place)) for place in (output / MODELS).iterdir()]
         assert score.models == len(models)
         model = max(models, key=lambda each: each.num_reg_images())
@@ -121,7 +122,7 @@ class TestScores:
             return mapping(database, images, place, options, **more)
 
         monkeypatch.setattr(pycolmap, "incremental_mapping", counted)
-        way = by_descriptor("rootsift", 0.8, TEST)
+        way = by_method("rootsift", 0.8, TEST)
         found = [measure_structure(*photos, output, way, replace(TEST, repeats=2)).to_dict() for _ in range(2)]
         assert seeds == [1]
         assert found[0] == found[1]
@@ -156,7 +157,7 @@ class TestColmap:
     def test_other_options_start_anew(self, photos, measured, monkeypatch):
         monkeypatch.setattr(pycolmap, "extract_features", lambda *_, **__: pytest.fail("anew"))
         with pytest.raises(pytest.fail.Exception, match="anew"):
-            by_colmap(StructureTest(keypoints=399))(photos[1], measured["colmap"][0])
+            by_colmap(SfmTestOptions(keypoints=399))(photos[1], measured["colmap"][0])
 
     def test_old_pycolmap(self, photos, tmp_path, monkeypatch):
         monkeypatch.setattr(pycolmap, "__version__", "3.13.0")
@@ -179,7 +180,7 @@ class TestCameras:
     def test_moved_model_has_no_errors(self, moved, photos):
         errors = camera_errors(moved, photos[0].cameras)
         assert errors.degrees.max() < 1e-5
-        assert errors.shares.max() < 1e-7
+        assert errors.fractions.max() < 1e-7
 
     def test_disturbed_cameras(self, moved, photos):
         cameras = photos[0].cameras
@@ -190,13 +191,13 @@ class TestCameras:
         moved["view4.png.png"] = rotation, centre + np.array([0, 0, 0.25 * 0.5 * extent])
         errors = camera_errors(moved, cameras)
         np.testing.assert_allclose(errors.degrees, [0, 20, 0, 0, 0, 0], atol=1e-4)
-        np.testing.assert_allclose(errors.shares, [0, 0, 0, 0, 0.5, 0], atol=1e-6)
+        np.testing.assert_allclose(errors.fractions, [0, 0, 0, 0, 0.5, 0], atol=1e-6)
         assert errors.agree.tolist() == [True, False, True, True, False, True]
 
     def test_part_of_the_cameras(self, moved, photos):
         """The extent is that of all true cameras, whichever were found."""
         part = {name: moved[name] for name in list(moved)[:3]}
-        assert camera_errors(part, photos[0].cameras).shares.max() < 1e-7
+        assert camera_errors(part, photos[0].cameras).fractions.max() < 1e-7
         alone = {name: moved[name] for name in list(moved)[:1]}
         assert math.isinf(camera_errors(alone, photos[0].cameras).degrees[0])
 
@@ -210,7 +211,7 @@ class TestExtractor:
     def test_models_are_described_as_by_logpolar_sfm(self, photos):
         """To the bit, where images need not be reduced."""
         path = photos[1] / "view0.png.png"
-        ours = open_descriptor_extractor("logpolar-96", 50, 1600).extract(path)
+        ours = MethodExtractor("logpolar-96", 50, 1600, {}).extract(path)
         theirs = Extractor("logpolar-96", SiftDetector(50)).extract(path)
         np.testing.assert_array_equal(ours.keypoints.table, theirs.keypoints.table)
         np.testing.assert_array_equal(ours.descriptors, theirs.descriptors)
@@ -218,16 +219,56 @@ class TestExtractor:
 
     def test_reduced_images_have_keypoints_in_their_own_pixels(self, photos):
         path = photos[1] / "view0.png.png"
-        ours = open_descriptor_extractor("rootsift", 50, 160).extract(path)
+        ours = MethodExtractor("rootsift", 50, 160, {}).extract(path)
         theirs = Extractor("logpolar-96", SiftDetector(50), max_size=160).extract(path)
         np.testing.assert_array_equal(ours.keypoints.table, theirs.keypoints.table)
         assert ours.keypoints.xy.max() > 160
 
     def test_given_keypoints(self, photos):
         path, given = photos[1] / "view0.png.png", Keypoints.from_points([[100.0, 80.0], [200.0, 90.0]], 9.0)
-        found = open_descriptor_extractor("rootsift", 50, None).extract(path, given)
+        found = MethodExtractor("rootsift", 50, None, {}).extract(path, given)
         assert (found.keypoints is given, found.descriptors.shape) == (True, (2, 128))
 
     def test_settings_tell_extractors_apart(self):
         ways = (("sift", 50, 160), ("rootsift", 50, 160), ("sift", 60, 160), ("sift", 50, None))
-        assert len({str(open_descriptor_extractor(*way).settings) for way in ways}) == 4
+        assert len({str(MethodExtractor(*way, {}).settings) for way in ways}) == 4
+
+
+class TestPhotos:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def scene(cls, castle):
+        return read_scene(castle[0], min_shared=1)
+
+    def test_every_second_photo_is_smaller(self, scene, posed_world, tmp_path):
+        photos = choose_photos(scene, SfmTestOptions(downscale=2))
+        write_photos(photos, tmp_path)
+        assert photos.names == [f"view{number}.png.png" for number in range(6)]
+        for number, name in enumerate(photos.names):
+            written = cv2.imread(str(tmp_path / name), cv2.IMREAD_UNCHANGED)
+            truth = posed_world.views[number][0]
+            if number % 2:
+                assert written.shape == (60, 80)
+                mean = truth.reshape(60, 2, 80, 2).mean(axis=(1, 3))
+                assert np.abs(written - mean).max() <= 0.51
+            else:
+                np.testing.assert_array_equal(written, truth)
+            np.testing.assert_allclose(photos.cameras[name].centre, scene.images[number].camera.centre)
+
+    def test_drawn_by_the_seed(self, scene):
+        chosen = [tuple(choose_photos(scene, SfmTestOptions(images=3, seed=seed)).names) for seed in (0, 0, 1, 2, 3)]
+        assert chosen[0] == chosen[1]
+        assert len(set(chosen)) > 1
+        assert all(list(names) == sorted(names) and len(set(names)) == 3 for names in chosen)
+        assert len(choose_photos(scene, SfmTestOptions(images=99)).names) == 6
+
+    def test_identity_tells_photos_apart(self, scene):
+        found = [choose_photos(scene, test).identity() for test in (SfmTestOptions(), SfmTestOptions(downscale=3))]
+        found += [choose_photos(scene, SfmTestOptions(images=4)).identity()]
+        assert len({each["photos"] for each in found}) == 3
+
+    def test_one_image(self, scene):
+        with pytest.raises(StorageError, match="two images or more"):
+            choose_photos(PosedScene("small", scene.images[:1], []), SfmTestOptions())
+        with pytest.raises(StorageError, match="two images or more"):
+            choose_photos(scene, SfmTestOptions(images=1))

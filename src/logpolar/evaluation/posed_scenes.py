@@ -1,25 +1,25 @@
-"""Scenes whose images have known cameras, to measure estimated poses with.
+"""Scenes whose images have known cameras, and the pairs and sets of images drawn from them.
 
-Three kinds are read, told apart by what is there:
+Three kinds are read:
 
-    - a COLMAP model with its images: ``sparse/`` and ``images/``, undistorted; depth maps are not needed. Pairs share
-      ``min_shared`` points of the model or more;
+    - a COLMAP model with its images: ``sparse/`` and ``images/``, undistorted. Pairs share ``min_shared`` points of
+      the model or more;
     - a scene of the Image Matching Challenge (PhotoTourism): ``set_100/``, or that folder itself, with ``images/``,
-      ``calibration/calibration_NAME.h5`` (K, R, T: X_camera = R X + T) and, if they were downloaded, ``images.txt`` and
-      ``visibility.txt``, which name the images and their lists of visibility in the same order. The visibility of a
-      pair is the smaller of its two; without lists, all images are paired;
+      ``calibration/calibration_NAME.h5`` (K, R, T: X_camera = R X + T) and, optionally, ``images.txt`` and
+      ``visibility.txt``, which list the images and their visibility files in the same order. The visibility of a pair
+      is the smaller of its two; without these files, all images are paired;
     - a correspondence file of a scene (``logpolar dataset colmap``): pairs with correspondences. Second images may
-      have been reduced or turned on purpose.
+      be downscaled or rotated copies.
 
 Convention:
-    K of the challenge comes from COLMAP, whose pixels have their centres at halves; cameras here are as everywhere in
-    the library, with centres at integers.
+    K of the challenge is COLMAP's, with pixel centres at halves; cameras here have them at integers, as everywhere.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import combinations
@@ -31,11 +31,14 @@ from numpy.typing import NDArray
 
 from logpolar.datasets.files import CorrespondenceFile
 from logpolar.datasets.visibility import shared_points
-from logpolar.errors import LogpolarError, StorageError, in_words
+from logpolar.errors import LogpolarError, LogpolarWarning, StorageError, in_words
 from logpolar.geometry.cameras import Camera, Matrix
 from logpolar.images import IMAGE_SUFFIXES, read_gray, read_image, to_bytes
 
 Gray = NDArray[np.uint8]
+
+RowPair = tuple[int, int]
+"""Rows of a scene's images, the smaller first."""
 
 _FILES = (".h5", ".hdf5")
 _SET = "set_100"
@@ -43,7 +46,7 @@ _SET = "set_100"
 
 @dataclass(frozen=True, eq=False)
 class PosedImage:
-    """An image and its camera, in its own pixels; ``read`` gives the pixels, 8 bit and gray, or raises."""
+    """An image and its camera; ``read`` gives the pixels, 8 bit and gray, or raises."""
 
     name: str
     camera: Camera
@@ -52,16 +55,16 @@ class PosedImage:
 
 @dataclass(frozen=True, eq=False)
 class PosedScene:
-    """Images, the pairs of them (by row, the smaller first) that see enough of the same, and why others are missing."""
+    """Images, covisible pairs of them (by row, the smaller first), and why others are missing."""
 
     name: str
     images: list[PosedImage]
-    pairs: list[tuple[int, int]]
+    pairs: list[RowPair]
     left_out: dict[str, str] = field(default_factory=dict)
-    altered: bool = False  # whether second images are reduced or turned copies, which stand where the first ones stand
+    altered: bool = False  # whether second images are downscaled or rotated copies, with the same camera centres
 
     def identity(self) -> dict[str, str]:
-        """What tells the images from others of the same names without reading them: their cameras."""
+        """Identity of the images, from names and cameras, without reading them."""
         digest = hashlib.sha256()
         for image in self.images:
             digest.update(repr((image.name, image.camera.width, image.camera.height)).encode())
@@ -70,18 +73,18 @@ class PosedScene:
 
 
 def read_scene(
-    path: str | Path, min_shared: int = 30, min_visibility: float = 0.1, part: str | None = None
+    path: str | Path, min_shared: int = 30, min_visibility: float = 0.1, split: str | None = None
 ) -> PosedScene:
-    """Read a scene of any of the three kinds; raises unless there is a pair of images.
+    """Read a scene of any kind; raises unless it has a pair, and warns of images that are left out.
 
-    ``min_shared``: points of a COLMAP model; ``min_visibility``: of the challenge, between 0 and 1. ``part``: of a
-    correspondence file only pairs of this part, unless it has none.
+    ``min_shared``: points of a COLMAP model; ``min_visibility``: of the challenge, between 0 and 1. ``split``: of a
+    correspondence file only pairs of this split, unless it has none.
     """
     path = Path(path)
     if not path.exists():
         raise StorageError(f"{path}: no such file or folder")
     if path.is_file():
-        scene = _read_correspondences(path, part)
+        scene = _read_correspondences(path, split)
     elif (path / "sparse").is_dir():
         scene = _read_colmap(path, min_shared)
     elif place := _challenge_folder(path):
@@ -90,7 +93,9 @@ def read_scene(
         kinds = f"sparse/ and images/ of COLMAP, {_SET}/ of the Image Matching Challenge, or a correspondence file"
         raise StorageError(f"{path}: not a scene with known poses ({kinds})")
     if not scene.pairs:
-        raise StorageError(f"{path}: no two of its {len(scene.images)} images see enough of the same")
+        raise StorageError(f"{path}: none of its {len(scene.images)} images overlap enough")
+    for reason in scene.left_out.values():
+        warnings.warn(f"left out: {reason}", LogpolarWarning, stacklevel=2)
     return scene
 
 
@@ -110,8 +115,8 @@ def _read_colmap(folder: Path, min_shared: int) -> PosedScene:
     return PosedScene(_scene_name(folder), images, pairs, dict(found.left_out))
 
 
-def _pairs_above(table: Matrix | NDArray[np.int32], least: float) -> list[tuple[int, int]]:
-    """Pairs of rows whose entry, and that of the pair the other way round, is not below the least."""
+def _pairs_above(table: Matrix | NDArray[np.int32], least: float) -> list[RowPair]:
+    """Pairs of rows whose entries, in both directions, are at least ``least``."""
     return [(i, j) for i, j in combinations(range(len(table)), 2) if min(table[i, j], table[j, i]) >= least]
 
 
@@ -127,7 +132,7 @@ def _read_whole(path: Path, camera: Camera) -> Gray:
 
 
 def _challenge_folder(path: Path) -> Path | None:
-    """Where the set of a scene is; a set lacks images or calibration only if it was not downloaded whole."""
+    """The folder of a scene's set, complete or not."""
     if (path / _SET).is_dir():
         return path / _SET
     return path if (path / "calibration").is_dir() or path.name == _SET else None
@@ -136,7 +141,7 @@ def _challenge_folder(path: Path) -> Path | None:
 def _read_challenge(scene: Path, place: Path, min_visibility: float) -> PosedScene:
     for name in ("images", "calibration"):
         if not (place / name).is_dir():
-            raise StorageError(f"{place}: no folder {name}; was the scene downloaded and unpacked whole?")
+            raise StorageError(f"{place}: no folder {name}; is the download complete?")
     paths = _listed(place, "images") or _images_in(place / "images")
     images, left_out = {}, {}
     for number, path in enumerate(paths):
@@ -155,7 +160,7 @@ def _read_challenge(scene: Path, place: Path, min_visibility: float) -> PosedSce
 
 
 def _listed(place: Path, kind: str) -> list[Path] | None:
-    """Files that ``KIND.txt`` names, one a line, relative to its folder; None without it."""
+    """Files listed in ``KIND.txt``, one a line, relative to its folder; None without it."""
     path = place / f"{kind}.txt"
     if not path.exists():
         return None
@@ -179,7 +184,7 @@ def _read_posed(place: Path, path: Path) -> PosedImage:
     if not path.is_file():
         raise StorageError(f"{path}: the scene's image is missing")
     table = _read_calibration(place / "calibration" / f"calibration_{path.stem}.h5")
-    # Nothing else tells the size of the image; decoding it also shows whether it came down whole.
+    # Nothing else gives the size of the image; decoding it also shows whether it is complete.
     height, width = read_image(path).shape[:2]
     camera = Camera.from_table(width, height, table)
     return PosedImage(path.name, camera, partial(_read_whole, path, camera))
@@ -191,12 +196,14 @@ def _read_calibration(path: Path) -> Matrix:
         raise StorageError(f"{path}: the calibration of an image is missing")
     try:
         with h5py.File(path, "r") as file:
-            parts = [np.asarray(file[name][()], np.float64) for name in ("K", "R", "T")]
-        table = np.concatenate([parts[0].reshape(3, 3), parts[1].reshape(3, 3), parts[2].reshape(3, 1)], axis=1)
+            values = [np.asarray(file[name][()], np.float64) for name in ("K", "R", "T")]
+        table = np.concatenate([each.reshape(3, -1) for each in values], axis=1)
+        if table.shape != (3, 7):
+            raise ValueError(f"shape {table.shape}")
     except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
         raise StorageError(f"{path}: not a calibration with K (3 x 3), R (3 x 3) and T (3)") from error
-    focal, turned = table[[0, 1], [0, 1]], table[:, 3:6] @ table[:, 3:6].T
-    if not (np.isfinite(table).all() and (focal > 0).all() and np.allclose(turned, np.eye(3), atol=1e-4)):
+    focal, product = table[[0, 1], [0, 1]], table[:, 3:6] @ table[:, 3:6].T
+    if not (np.isfinite(table).all() and (focal > 0).all() and np.allclose(product, np.eye(3), atol=1e-4)):
         raise StorageError(f"{path}: K, R or T is not finite, K has no focal length, or R is not a rotation")
     table[:2, 2] -= 0.5
     return table
@@ -225,19 +232,19 @@ def _read_numbers(path: Path, count: int) -> Matrix:
 # Correspondence files
 
 
-def _read_correspondences(path: Path, part: str | None) -> PosedScene:
+def _read_correspondences(path: Path, split: str | None) -> PosedScene:
     if path.suffix not in _FILES:
         raise StorageError(f"{path}: not a scene with known poses (a folder, or a correspondence file .h5)")
     with CorrespondenceFile(path) as file:
         names = [entry.name for entry in file.images]
         found = ((number, file.read_camera(number)) for number in range(len(names)))
         cameras = {number: camera for number, camera in found if camera is not None}
-        numbers = file.pairs(part) or file.pairs()
+        numbers = file.pairs(split) or file.pairs()
         counts = np.diff(file.correspondence_rows, axis=1).ravel()
         linked = file.pair_images[np.array([n for n in numbers if counts[n] > 0], np.intp)].tolist()
         altered = file.settings.get("second", {})
     if not cameras:
-        raise StorageError(f"{path}: no image in this file has a camera (only files of scenes have, not of photos)")
+        raise StorageError(f"{path}: no image in this file has a camera (files of scenes have, those of photos do not)")
     rows = {number: row for row, number in enumerate(cameras)}
     images = [
         PosedImage(names[number], camera, partial(_read_stored, path, number)) for number, camera in cameras.items()
@@ -250,3 +257,48 @@ def _read_correspondences(path: Path, part: str | None) -> PosedScene:
 def _read_stored(path: Path, number: int) -> Gray:
     with CorrespondenceFile(path) as file:
         return file.read_image(number)
+
+
+# Pairs and sets of images
+
+
+def draw_pairs(scene: PosedScene, count: int, seed: int) -> list[RowPair]:
+    """Random pairs of the scene, sorted; 0 for all."""
+    if count == 0 or count >= len(scene.pairs):
+        return sorted(scene.pairs)
+    chosen = np.random.default_rng(seed).permutation(len(scene.pairs))[:count]
+    return sorted(scene.pairs[index] for index in chosen)
+
+
+def draw_bags(scene: PosedScene, size: int, count: int, seed: int) -> list[tuple[int, ...]]:
+    """Different sets of ``size`` images that are connected through the scene's pairs.
+
+    Fewer than ``count`` if 20 attempts a set find no more. All pairs of a set are matched: covisibility is not told.
+    """
+    random, bags = np.random.default_rng([seed, size]), dict[tuple[int, ...], None]()
+    neighbours = _neighbours(scene)
+    for _ in range(20 * count):
+        if len(bags) == count:
+            break
+        bag = _grow(neighbours, size, random)
+        if len(bag) == size:
+            bags[tuple(sorted(bag))] = None
+    return list(bags)
+
+
+def _neighbours(scene: PosedScene) -> dict[int, set[int]]:
+    found: dict[int, set[int]] = {row: set() for row in range(len(scene.images))}
+    for first, second in scene.pairs:
+        found[first].add(second)
+        found[second].add(first)
+    return found
+
+
+def _grow(neighbours: Mapping[int, set[int]], size: int, random: np.random.Generator) -> set[int]:
+    bag = {int(random.integers(len(neighbours)))}
+    while len(bag) < size:
+        around = sorted(set().union(*(neighbours[row] for row in bag)) - bag)
+        if not around:
+            break
+        bag.add(around[int(random.integers(len(around)))])
+    return bag

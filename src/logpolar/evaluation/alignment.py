@@ -1,12 +1,12 @@
-"""Cameras of a reconstruction against the true ones: the similarity between the two worlds, and what is left.
+"""Alignment of a reconstruction's cameras to the true ones, and the errors that remain.
 
-A reconstruction has a world of its own, which a rotation, a scale and a shift take to the true one. They are found by
-consensus, since single cameras may be quite wrong: any two cameras give a proposal, its rotation by the orientation of
-one and scale and shift by the centres of both; the best proposal decides which cameras agree, and they together give
-the similarity: the mean of their rotations, then scale and shift by least squares of their centres. Orientations are
-used since centres alone say nothing about a turn around the line on which they may lie.
+The similarity between the two worlds is found by consensus, since single cameras may be far off. Any two cameras give a
+proposal: its rotation from the orientation of one, scale and shift from the centres of both. The cameras that agree
+with the best proposal give the similarity: the mean of their rotations, then scale and shift by least squares of their
+centres. All pairs propose, so the result is deterministic.
 
-Nothing is left to chance: all pairs of cameras propose.
+COLMAP's own alignment (``pycolmap.align_reconstruction_to_locations``) uses centres only: it needs three cameras, and
+leaves the rotation around a line of cameras undetermined.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import numpy as np
 from logpolar.geometry.cameras import Matrix, rotation_degrees
 
 AGREE_DEGREES = 5.0
-AGREE_SHARE = 0.1
-"""Cameras agree that are turned by no more than these degrees and off by no more than this share of the extent."""
+AGREE_FRACTION = 0.1
+"""Cameras agree within these degrees and this fraction of the extent."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class Poses:
 
     @property
     def extent(self) -> float:
-        """How far cameras are from their middle: the median distance from the median of centres."""
+        """The median distance of cameras from the median of their centres."""
         return float(np.median(np.linalg.norm(self.centres - np.median(self.centres, axis=0), axis=1)))
 
 
@@ -61,18 +61,18 @@ class Similarity:
 
 @dataclass(frozen=True, eq=False)
 class PoseErrors:
-    """Of N cameras: degrees, and distances as shares of the extent."""
+    """Of N cameras: rotations in degrees, and distances as fractions of the extent."""
 
     degrees: Matrix
-    shares: Matrix
+    fractions: Matrix
 
     @property
     def agree(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        return (self.degrees <= AGREE_DEGREES) & (self.shares <= AGREE_SHARE)
+        return (self.degrees <= AGREE_DEGREES) & (self.fractions <= AGREE_FRACTION)
 
 
 def align(found: Poses, truth: Poses, extent: float) -> Similarity | None:
-    """From the world of the found cameras to the true one; None for fewer than two cameras, or where all coincide.
+    """From the world of the found cameras to the true one; None unless two cameras have different centres.
 
     ``extent``: the unit of distances in the true world.
     """
@@ -97,9 +97,9 @@ def pose_errors(found: Poses, truth: Poses, extent: float) -> PoseErrors:
 
 
 def _cost(errors: PoseErrors) -> float:
-    """Squares of errors in units of what still agrees; what does not agree costs the same however wrong it is."""
-    parts = (errors.degrees / AGREE_DEGREES) ** 2 + (errors.shares / AGREE_SHARE) ** 2
-    return float(np.minimum(parts, 2).sum())
+    """Truncated squared errors, in units of the limits of agreement."""
+    squares = (errors.degrees / AGREE_DEGREES) ** 2 + (errors.fractions / AGREE_FRACTION) ** 2
+    return float(np.minimum(squares, 2).sum())
 
 
 def _propose(found: Poses, truth: Poses, i: int, j: int) -> Similarity | None:
@@ -113,11 +113,11 @@ def _propose(found: Poses, truth: Poses, i: int, j: int) -> Similarity | None:
 
 
 def _fit(found: Poses, rotations: Matrix, centres: Matrix) -> Similarity | None:
-    """Least squares: the rotation nearest to all, then scale and shift; None if centres coincide, or scale is none."""
+    """Least squares: the mean rotation, then scale and shift; None if centres coincide or the scale is not positive."""
     left, _, right = np.linalg.svd(np.einsum("nji,njk->ik", rotations, found.rotations))
     rotation = left @ np.diag([1, 1, np.linalg.det(left @ right)]) @ right
     middle, true_middle = found.centres.mean(axis=0), centres.mean(axis=0)
-    turned = (found.centres - middle) @ rotation.T
-    spread = float((turned**2).sum())
-    scale = float((turned * (centres - true_middle)).sum()) / spread if spread else 0.0
+    rotated = (found.centres - middle) @ rotation.T
+    spread = float((rotated**2).sum())
+    scale = float((rotated * (centres - true_middle)).sum()) / spread if spread else 0.0
     return Similarity(rotation, scale, true_middle - scale * rotation @ middle) if scale > 0 else None

@@ -8,24 +8,29 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from dataset_files import make_image, make_pair, write
+from dataset_files import SETTINGS, SUMMARY, make_image, make_pair
+from function_describer import FunctionDescriber
 from logpolar.datasets.correspondences import Correspondences
-from logpolar.datasets.files import CorrespondenceFile
+from logpolar.datasets.writing import CorrespondenceWriter
 from logpolar.errors import LogpolarError
-from logpolar.evaluation.descriptors.registry import Descriptor
-from logpolar.evaluation.metrics import fpr95
+from logpolar.evaluation.descriptors.registry import Method
+from logpolar.evaluation.metrics import threshold95
+from logpolar.evaluation.options import PatchesOptions, RunOptions
 from logpolar.evaluation.pairs import DescribedPair, count_accepted, gather, score_described
 from logpolar.evaluation.patches import (
     ANGLE_EDGES,
     FEWEST,
-    SCALE_EDGES,
-    SceneOptions,
+    MISMATCH_EDGES,
+    Patches,
     classes_of,
-    describe_scene,
     mean_result,
     score_scene,
 )
 from logpolar.keypoints import Keypoints
+
+
+def fpr95(positive, negative) -> float:
+    return float(np.mean(negative < threshold95(positive)))
 
 
 def unit(vectors) -> np.ndarray:
@@ -74,7 +79,7 @@ class TestScene:
         residual = np.concatenate([pair.correspondences.angle_residual for pair in pairs])
         seen = 0
         for row, (low, high) in enumerate(pairwise(ANGLE_EDGES)):
-            for column, (small, large) in enumerate(pairwise(SCALE_EDGES)):
+            for column, (small, large) in enumerate(pairwise(MISMATCH_EDGES)):
                 within = [
                     low <= abs(angle) < high and small <= math.exp(abs(scale)) < large
                     for angle, scale in zip(residual.tolist(), ratio.tolist(), strict=True)
@@ -106,8 +111,8 @@ class TestScene:
         assert classes_of(gathered).tolist() == [0, 6, 4 * 6 + 1, 4 * 6 + 3, -1, -1]
 
     def test_two_is_an_edge(self):
-        assert pytest.approx(2) == SCALE_EDGES[3]
-        assert (SCALE_EDGES[0], SCALE_EDGES[-1]) == (1, pytest.approx(4))
+        assert pytest.approx(2) == MISMATCH_EDGES[3]
+        assert (MISMATCH_EDGES[0], MISMATCH_EDGES[-1]) == (1, pytest.approx(4))
 
 
 class TestThresholds:
@@ -171,29 +176,39 @@ class TestMean:
         np.testing.assert_array_equal(mean.counts, few.classes.counts + many.classes.counts)
 
 
+def write_scene(path, images, pairs) -> None:
+    with CorrespondenceWriter(path, SETTINGS) as writer:
+        writer.add(images, pairs)
+        writer.finish(SUMMARY)
+
+
+def described(path, describe, **options):
+    """The pairs of the one scene in a file."""
+    protocol = Patches(RunOptions((), path.parent, path.parent), [path], PatchesOptions(**options))
+    protocol.prepare()
+    ((_, pairs),) = protocol.described(Method("any", "any", {"kind": "any"}, FunctionDescriber(describe)))
+    return pairs
+
+
 class TestFixedSize:
     def test_scene(self, tmp_path):
         """What is described has the new sizes, and the scale ratio is theirs."""
         images = [make_image(name, 60, "test", seed) for seed, name in enumerate(("a", "b"))]
-        write(tmp_path / "scene.h5", images, [make_pair(*images, 25)])
+        write_scene(tmp_path / "scene.h5", images, [make_pair(*images, 25)])
         sizes = []
 
         def describe(view, keypoints):
             sizes.append(set(keypoints.size.tolist()))
             return unit(np.random.default_rng(0).normal(size=(len(keypoints), 8)))
 
-        descriptor = Descriptor("any", {"kind": "any"}, describe)
-        with CorrespondenceFile(tmp_path / "scene.h5") as file:
-            options = SceneOptions(fixed_size=0.1)
-            (pair,) = describe_scene(file, descriptor, options, tmp_path)
-            zoom = pair.correspondences.zoom
-            describe_scene(file, descriptor, SceneOptions(), tmp_path)  # not from the same cache
+        (pair,) = described(tmp_path / "scene.h5", describe, fixed_size=0.1)
+        described(tmp_path / "scene.h5", describe)  # not from the same cache
         assert sizes[:2] == [{4.0}, {4.0}]
         assert len(sizes) == 4
+        zoom = pair.correspondences.zoom
         np.testing.assert_allclose(pair.correspondences.log_scale_ratio, -np.log(zoom), atol=1e-5)
 
     def test_nothing_there(self, tmp_path):
-        write(tmp_path / "scene.h5", [make_image("a"), make_image("b", seed=1)], [])
-        descriptor = Descriptor("any", {}, lambda view, keypoints: unit(np.ones((len(keypoints), 2))))
-        with CorrespondenceFile(tmp_path / "scene.h5") as file, pytest.raises(LogpolarError, match="part test"):
-            describe_scene(file, descriptor, SceneOptions(part="test"))
+        write_scene(tmp_path / "scene.h5", [make_image("a"), make_image("b", seed=1)], [])
+        with pytest.raises(LogpolarError, match="split test"):
+            described(tmp_path / "scene.h5", lambda view, keypoints: unit(np.ones((len(keypoints), 2))), split="test")

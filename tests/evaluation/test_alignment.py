@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
-from logpolar.evaluation.sfm.alignment import Poses, Similarity, align, pose_errors
+from logpolar.evaluation.alignment import Poses, Similarity, align, pose_errors
 
 
 def turn(x: float, y: float, z: float) -> np.ndarray:
@@ -42,10 +42,10 @@ class TestSimilarity:
 
 
 class TestAlignment:
-    def assert_aligned(self, found: Poses, truth: Poses, degrees, shares, tolerance: float = 1e-6) -> None:
+    def assert_aligned(self, found: Poses, truth: Poses, degrees, fractions, tolerance: float = 1e-6) -> None:
         errors = pose_errors(align(found, truth, truth.extent).of(found), truth, truth.extent)
         np.testing.assert_allclose(errors.degrees, degrees, atol=tolerance)
-        np.testing.assert_allclose(errors.shares, shares, atol=tolerance)
+        np.testing.assert_allclose(errors.fractions, fractions, atol=tolerance)
 
     def test_a_moved_model_has_no_error(self, truth):
         self.assert_aligned(MOVE.of(truth), truth, 0, 0)
@@ -55,15 +55,15 @@ class TestAlignment:
 
     def test_wrong_cameras_are_told_exactly(self, truth):
         """Five of twelve are wrong by known amounts: the others decide."""
-        degrees, shares = np.zeros(12), np.zeros(12)
-        degrees[[1, 4]], shares[[4, 7, 9, 10]] = (30, 90), (0.5, 3, 0.25, 8)
+        degrees, fractions = np.zeros(12), np.zeros(12)
+        degrees[[1, 4]], fractions[[4, 7, 9, 10]] = (30, 90), (0.5, 3, 0.25, 8)
         rotations, centres = truth.rotations.copy(), truth.centres.copy()
         for number in np.flatnonzero(degrees):
             rotations[number] = turn(0, degrees[number], 0) @ rotations[number]
-        for number in np.flatnonzero(shares):
+        for number in np.flatnonzero(fractions):
             direction = np.roll([0.6, 0.0, -0.8], number)
-            centres[number] += shares[number] * truth.extent * direction
-        self.assert_aligned(MOVE.of(Poses(rotations, centres)), truth, degrees, shares)
+            centres[number] += fractions[number] * truth.extent * direction
+        self.assert_aligned(MOVE.of(Poses(rotations, centres)), truth, degrees, fractions)
 
     def test_small_errors_are_shared_out(self, truth):
         """Cameras turned to and fro by 1 degree: the mean rotation is the true one."""

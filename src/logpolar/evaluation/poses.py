@@ -1,0 +1,153 @@
+"""Relative poses from matched keypoints, their errors, and scores of these.
+
+The protocol is that of the Image Matching Challenge: an essential matrix by RANSAC, the pose that puts the points in
+front of both cameras, and the angles by which rotation and direction of translation are off. The sign of the
+translation does not count, its length is unknown. The error of a pair is the larger of the two angles.
+
+    maa10   the challenge of 2020: mean of the fractions of pairs within 1, 2, ... 10 degrees
+    map15   in the manner of 2019: mean of the fractions of pairs within 5, 10 and 15 degrees
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import ArrayLike
+
+from logpolar.errors import MissingExtraError
+from logpolar.geometry.cameras import Camera, Matrix, direction_degrees, rotation_degrees
+from logpolar.geometry.two_view import Points, estimate_essential, to_rays
+from logpolar.storage.documents import rounded
+
+NO_POSE = (180.0, 180.0)
+"""Errors, in degrees, where no pose could be found."""
+
+MAA_THRESHOLDS = tuple(range(1, 11))
+MAP_THRESHOLDS = (5, 10, 15)
+
+MEANINGS = {
+    "maa10": "mean of the fractions of pairs with an error within 1, 2, ... 10 degrees (2020)",
+    "map15": "mean of the fractions of pairs with an error within 5, 10 and 15 degrees (in the manner of 2019)",
+    "error": "the larger of the errors of rotation and direction of translation; 180 without a pose",
+}
+
+Errors = tuple[float, float]
+"""Of the rotation and of the direction of the translation, in degrees."""
+
+Pose = tuple[Matrix, Matrix]
+"""Rotation (3, 3) and translation (3,) from the first camera's axes to the second's."""
+
+_MINIMUM = 5
+"""Points that a relative pose needs."""
+
+
+def match_errors(
+    first: Camera, second: Camera, first_xy: Points, second_xy: Points, threshold: float, estimator: str = "opencv"
+) -> tuple[Errors, int]:
+    """Errors of the pose that matched points (N, 2) give, and the number of inliers; deterministic."""
+    pose, inliers = find_pose(first, second, first_xy, second_xy, threshold, estimator)
+    return NO_POSE if pose is None else pose_error(relative_pose(first, second), pose), inliers
+
+
+def find_pose(
+    first: Camera, second: Camera, first_xy: Points, second_xy: Points, threshold: float, estimator: str = "opencv"
+) -> tuple[Pose | None, int]:
+    """The relative pose of matched points (N, 2), None if nothing fits, and the number of inliers.
+
+    Of the cameras only the intrinsic matrices are used. ``threshold`` in pixels, ``estimator``: opencv or poselib.
+    """
+    if estimator == "poselib":
+        return _by_poselib(first, second, first_xy, second_xy, threshold)
+    found = estimate_essential(first_xy, second_xy, first.matrix, second.matrix, threshold)
+    if found.matrix is None or found.inlier_count < _MINIMUM:
+        return None, found.inlier_count
+    rays = [to_rays(xy[found.inliers], camera.matrix) for xy, camera in ((first_xy, first), (second_xy, second))]
+    in_front, rotation, translation, _ = cv2.recoverPose(found.matrix, rays[0], rays[1], np.eye(3))
+    if in_front == 0 or not np.isfinite(rotation).all():
+        return None, found.inlier_count
+    return (np.asarray(rotation, np.float64), np.asarray(translation, np.float64).ravel()), found.inlier_count
+
+
+def check_estimator(estimator: str) -> None:
+    """Raise if what it needs is not installed."""
+    if estimator == "poselib":
+        _import_poselib()
+
+
+def _import_poselib() -> Any:
+    try:
+        import poselib
+    except ImportError as error:
+        raise MissingExtraError("the estimator poselib", "poselib") from error
+    return poselib
+
+
+def _by_poselib(
+    first: Camera, second: Camera, first_xy: Points, second_xy: Points, threshold: float
+) -> tuple[Pose | None, int]:
+    poselib = _import_poselib()
+    if len(first_xy) < _MINIMUM:
+        return None, 0
+    points = [np.asarray(xy, np.float64) for xy in (first_xy, second_xy)]
+    cameras = [_poselib_camera(camera) for camera in (first, second)]
+    options = {"max_epipolar_error": threshold, "seed": 0}
+    pose, info = poselib.estimate_relative_pose(*points, *cameras, options, {})
+    inliers, rotation, translation = int(info["num_inliers"]), np.array(pose.R), np.array(pose.t).ravel()
+    if inliers < _MINIMUM or not (np.isfinite(rotation).all() and np.isfinite(translation).all()):
+        return None, inliers
+    return (rotation, translation), inliers
+
+
+def _poselib_camera(camera: Camera) -> dict[str, Any]:
+    """The half pixel does not matter: points and principal point have the same origin."""
+    (fx, _, cx), (_, fy, cy) = camera.matrix[:2].tolist()
+    return {"model": "PINHOLE", "width": camera.width, "height": camera.height, "params": [fx, fy, cx, cy]}
+
+
+def relative_pose(first: Camera, second: Camera) -> Pose:
+    rotation = second.rotation @ first.rotation.T
+    return rotation, second.translation - rotation @ first.translation
+
+
+def pose_error(truth: Pose, found: Pose) -> Errors:
+    """Degrees between the rotations, and between the lines of the translations; 0 for one of no length."""
+    apart = float(direction_degrees(truth[1], found[1]))
+    return float(rotation_degrees(truth[0], found[0])), min(apart, 180 - apart)
+
+
+def fractions_within(errors: ArrayLike, degrees: Sequence[float]) -> list[float]:
+    """Fractions of pairs, errors (N, 2), whose larger error is at most each of the degrees; NaN without pairs."""
+    table = np.asarray(errors, np.float64).reshape(-1, 2)
+    larger = table.max(axis=1, initial=0)
+    return [float((larger <= threshold).mean()) if len(table) else math.nan for threshold in degrees]
+
+
+@dataclass(frozen=True)
+class PoseScore:
+    """NaN without pairs."""
+
+    pairs: int
+    maa10: float
+    map15: float
+
+    @classmethod
+    def of(cls, errors: Sequence[Errors]) -> PoseScore:
+        scores = (float(np.mean(fractions_within(errors, each))) for each in (MAA_THRESHOLDS, MAP_THRESHOLDS))
+        return cls(len(errors), *scores)
+
+    @classmethod
+    def mean(cls, scores: Sequence[PoseScore]) -> PoseScore:
+        """The unweighted mean of scores that have pairs."""
+        counted = [score for score in scores if score.pairs]
+        if not counted:
+            return cls(0, math.nan, math.nan)
+        maa10, map15 = (float(np.mean([getattr(score, name) for score in counted])) for name in ("maa10", "map15"))
+        return cls(sum(score.pairs for score in counted), maa10, map15)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"pairs": self.pairs, "maa10": rounded(self.maa10), "map15": rounded(self.map15)}

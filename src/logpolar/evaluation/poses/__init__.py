@@ -1,1 +1,0 @@
-"""Relative poses of two and of several views from matched descriptors."""

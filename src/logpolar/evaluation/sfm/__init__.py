@@ -1,1 +1,0 @@
-"""Structure from motion against true cameras."""
