@@ -12,7 +12,7 @@ import click
 
 from logpolar.cli.options import continuing, jobs_option
 from logpolar.cli.settings import make_settings, settings_options
-from logpolar.datasets.options import PhotoOptions, SceneOptions
+from logpolar.datasets.options import AlignedOptions, PhotoOptions, SceneOptions
 from logpolar.defaults import FILE_ENDINGS
 from logpolar.errors import LogpolarError
 
@@ -30,7 +30,8 @@ overwrite_option = click.option("--overwrite", is_flag=True, help="Start anew in
 def dataset() -> None:
     """Correspondences for training and testing, from COLMAP scenes or from single photos.
 
-    From a folder of pictures of one place: `reconstruct`, then `colmap`. From any photos: `homographies`.
+    From a folder of pictures of one place: `reconstruct`, then `colmap`. From any photos: `homographies`. From images
+    of fixed cameras: `aligned`.
     """
 
 
@@ -152,5 +153,34 @@ def homographies(photos: tuple[str, ...], output: Path, jobs: int, overwrite: bo
         raise LogpolarError(f"{output}: a correspondence file's name ends with {' or '.join(FILE_ENDINGS)}")
     with continuing(output):
         report = build_photos(find_images(photos), output, options, jobs, overwrite, progress=True)
+    if _tell(output, report):
+        sys.exit(1)
+
+
+@dataset.command(
+    short_help="Correspondences from images of fixed cameras.",
+    epilog="Example: logpolar dataset aligned webcams.txt -o webcams.h5",
+)
+@click.argument("pairs", nargs=-1, required=True, metavar="PAIRS...", type=click.Path(path_type=Path))
+@click.option("--output", "-o", type=click.Path(path_type=Path), required=True, help="File (.h5).")
+@settings_options(AlignedOptions)
+@jobs_option
+@overwrite_option
+def aligned(pairs: tuple[Path, ...], output: Path, jobs: int, overwrite: bool, **settings: Any) -> None:
+    """Correspondences from pairs of images that show the same view, at different times or through a homography.
+
+    PAIRS are text files. A line has the paths of two images, relative to the file, and, unless they show the same view,
+    that of a file with the 3 x 3 homography from the first to the second. Keypoints that only one image has are carried
+    to the other. Pairs whose matches lie off the given warp moved: they are listed with the reason, and the exit code
+    is then 1. A second run continues where the first one stopped.
+    """
+    from logpolar.datasets.aligned import build_aligned, read_pair_list
+
+    options = make_settings(AlignedOptions, settings)
+    if output.suffix not in FILE_ENDINGS:
+        raise LogpolarError(f"{output}: a correspondence file's name ends with {' or '.join(FILE_ENDINGS)}")
+    listed = [pair for path in pairs for pair in read_pair_list(path)]
+    with continuing(output):
+        report = build_aligned(listed, output, options, jobs, overwrite, progress=True)
     if _tell(output, report):
         sys.exit(1)

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -138,12 +138,14 @@ class CorrespondenceFile(Hdf5File):
         return self._ranges["pairs/correspondences"]
 
     def groups(self) -> list[str]:
-        """Of each pair a name; those with the same, in other files too, may show the same things: all of a scene, or
-        those of one photo."""
+        """Of each pair a name; those with the same, in other files too, may show the same things: all of a scene, those
+        of one photo, or those of one fixed camera."""
         source = str(self.settings.get("images_hash", self.path.resolve()))
-        if self.settings.get("source") != "homographies":
+        if self.settings.get("source") not in ("homographies", "aligned"):
             return [source] * len(self)
-        return [f"{source}/{self.images[first].name.rsplit('#', 1)[0]}" for first, _ in self.pair_images.tolist()]
+        names = [entry.name.rsplit("#", 1)[0] for entry in self.images]
+        group = connected([(names[first], names[second]) for first, second in self.pair_images.tolist()])
+        return [f"{source}/{group[names[first]]}" for first, _ in self.pair_images.tolist()]
 
     def read(self, pair: int) -> ImagePair:
         """The two images, their keypoints, and what corresponds."""
@@ -252,6 +254,21 @@ class CorrespondenceFile(Hdf5File):
             return decode_gray(data)
         except ImageError as error:
             raise self._damaged(f"the image '{self.images[image].name}'") from error
+
+
+def connected(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Of each name that occurs in a pair, the first name of all those that pairs connect it with."""
+    root: dict[str, str] = {}
+
+    def find(name: str) -> str:
+        while root.setdefault(name, name) != name:
+            name = root[name]
+        return name
+
+    for first, second in pairs:
+        here, there = find(first), find(second)
+        root[there] = here
+    return {name: find(name) for name in list(root)}
 
 
 def file_names(files: Sequence[Path]) -> list[str]:

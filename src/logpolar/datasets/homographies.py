@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import cv2
 import numpy as np
@@ -32,6 +33,7 @@ from logpolar.parallel import in_processes
 
 Bytes = NDArray[np.uint8]
 Task = tuple[int, int]  # number of a photo, number of a pair of views of it
+SomePair = TypeVar("SomePair", bound=ImagePair)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +73,7 @@ def build_photos(
                 if isinstance(result, str):
                     left_out[names[task[0]]] = result
                 else:
-                    kept = _keep_distractors(result, options.view.keypoints.distractors)
+                    kept = keep_distractors(result, options.view.keypoints.distractors)
                     yield _records(_view_names(names, task), parts[names[task[0]]], kept)
 
         def store(made: list[tuple[ImageRecord, ImageRecord, PairRecord]]) -> None:
@@ -91,7 +93,7 @@ def _view_names(names: Sequence[str], task: Task) -> tuple[str, str]:
     return f"{names[task[0]]}#{task[1]}a", f"{names[task[0]]}#{task[1]}b"
 
 
-def _keep_distractors(pair: ViewPair, count: int) -> ViewPair:
+def keep_distractors(pair: SomePair, count: int) -> SomePair:
     """The pair with its matched keypoints first, then the strongest of the others, as many as asked for."""
     found = pair.correspondences
     kept = []

@@ -129,3 +129,24 @@ class PhotoOptions:
     views: int = setting(5, "Pairs of views made of each photo.", 1)
     view: ViewOptions = field(default_factory=ViewOptions)
     split: SplitRules = field(default_factory=SplitRules)
+
+
+@dataclass(frozen=True)
+class AlignmentRules:
+    """When two images count as showing the same view."""
+
+    max_shift: float = setting(2.5, "Pixels by which matches may lie off the given warp; more, and the pair moved.", 0)
+    min_matches: int = setting(12, "Matches that must agree with each other before a pair can be judged at all.", 4)
+
+
+@dataclass(frozen=True)
+class AlignedOptions:
+    """How pairs of aligned images become correspondences."""
+
+    max_size: int = setting(1024, "Images with a longer side than this are reduced to it.", 64)
+    carried: int = setting(256, "Most places of a pair that only one image has a keypoint at, carried to the other.", 0)
+    quality: int = setting(95, "Of the JPEGs in the file; 100 for PNG.", 1, 100)
+    alignment: AlignmentRules = field(default_factory=AlignmentRules)
+    keypoints: KeypointRules = field(default_factory=lambda: KeypointRules(max_keypoints=3000))
+    rules: CorrespondenceRules = field(default_factory=CorrespondenceRules)
+    split: SplitRules = field(default_factory=SplitRules)
