@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -64,6 +65,8 @@ class BatchSampler:
         options, augmentation, device = self.options, self.augmentation, self._data.first.device
         drawn = [source.draw(generator) for source in self._sources]
         images, rows, group = (torch.cat(values) for values in zip(*drawn, strict=True))
+        if augmentation.altered and self._data.copies:
+            images = self._alter_second(images, generator)
         lottery = torch.rand(len(rows), self._most, generator=generator, device=device)
         present = torch.arange(self._most, device=device) < (rows[:, 1] - rows[:, 0])[:, None]
         chosen = rows[:, :1] + (lottery + present).topk(options.per_pair, dim=1).indices
@@ -74,6 +77,11 @@ class BatchSampler:
         noise = torch.randn(2, *chosen.shape, generator=generator, device=device)
         first[..., 2] *= torch.exp(augmentation.scale_jitter * noise[0])
         first[..., 3] += augmentation.angle_jitter * noise[1]
+        if augmentation.fixed:
+            rotation = (
+                self._data.second[chosen][..., 3] - self._data.residual[chosen] - self._data.first[chosen][..., 3]
+            )
+            first, second = fix_shapes(first, second, rotation, self._data.log_zoom[chosen], augmentation, generator)
         keypoints = torch.cat([first.flatten(0, 1), second.flatten(0, 1)])
         image = images.T.flatten().repeat_interleave(options.per_pair)
         patches = self._cut(image, keypoints)
@@ -83,6 +91,52 @@ class BatchSampler:
         patches = change_patches(patches, options.per_pair, augmentation, generator)
         halves = patches.chunk(2)
         return Batch(halves[0], halves[1], excluded, shown)
+
+    def _alter_second(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Numbers of images (pairs, 2), some second ones replaced by copies under other conditions."""
+        copies = self._data.copies
+        lottery = torch.rand(2, len(images), generator=generator, device=images.device)
+        copy = 1 + (lottery[1] * copies).long().clamp(max=copies - 1)
+        offset = torch.where(
+            lottery[0] < self.augmentation.altered, copy * (len(self._data.pyramids) // (copies + 1)), 0
+        )
+        return torch.stack([images[:, 0], images[:, 1] + offset], dim=1)
+
+
+def fix_shapes(
+    first: Tensor,
+    second: Tensor,
+    rotation: Tensor,
+    log_zoom: Tensor,
+    options: AugmentationOptions,
+    generator: torch.Generator,
+) -> tuple[Tensor, Tensor]:
+    """Keypoints (pairs, per_pair, 4) of which some image pairs have one size and angle in each image.
+
+    So do those of detectors that find neither. ``rotation`` in degrees and ``log_zoom`` (pairs, per_pair) are those of
+    the warp from the first image to the second. The two sizes of an image pair cover the same up to a factor that is
+    drawn for it. Angles are upright, or both turned by the same; images turned by more than 30 degrees against each
+    other are set upright first, as a camera's own sensor would do.
+    """
+    pairs, device = len(first), first.device
+    lottery = torch.rand(4, pairs, generator=generator, device=device)
+    noise = torch.randn(2, pairs, generator=generator, device=device)
+    radians = torch.deg2rad(rotation)
+    turned = torch.rad2deg(torch.atan2(radians.sin().mean(dim=1), radians.cos().mean(dim=1)))
+    common = torch.where(lottery[0] < 0.5, 0.0, 360 * lottery[1])
+    lean = torch.where(turned.abs() < _UPRIGHT, 0.0, turned) + options.angle_jitter * noise[0]
+    middle = math.log(options.fixed_size) + _SIZE_SPREAD * noise[1]
+    half = (log_zoom.mean(dim=1) + math.log(options.fixed_mismatch) * (2 * lottery[2] - 1)) / 2
+    wanted = (lottery[3] < options.fixed)[:, None, None]
+    fixed = []
+    for keypoints, size, angle in ((first, middle - half, common), (second, middle + half, common + lean)):
+        shape = torch.stack([size.exp(), angle], dim=1)[:, None].expand(-1, keypoints.shape[1], -1)
+        fixed.append(torch.where(wanted, torch.cat([keypoints[..., :2], shape], dim=2), keypoints))
+    return fixed[0], fixed[1]
+
+
+_UPRIGHT = 30.0  # degrees by which hand-held photos lean at most
+_SIZE_SPREAD = 0.35  # standard deviation of ln(size) between image pairs of fixed-size keypoints
 
 
 def _cutter(data: TrainingData, pattern: Pattern, fuse: bool) -> Callable[[Tensor, Tensor], Tensor]:

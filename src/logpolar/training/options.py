@@ -37,6 +37,11 @@ class AugmentationOptions:
     gamma: float = setting(0.0, "Standard deviation of ln(gamma), a value for each image.", 0)
     noise: float = setting(0.0, "Largest standard deviation of noise, intensities from 0 to 1.", 0, 1)
     occlusion: float = setting(0.0, "Share of patches whose outer columns come from another patch.", 0, 1)
+    fixed: float = setting(0.0, "Share of image pairs whose keypoints all get one size and angle an image.", 0, 1)
+    fixed_size: float = setting(6.0, "Pixels: the size that such keypoints have on average.", 1)
+    fixed_mismatch: float = setting(4.0, "Largest factor between what the two images' sizes cover then.", 1)
+    copies: int = setting(0, "Copies of each image under other conditions: night, weather, another sensor.", 0)
+    altered: float = setting(0.0, "Share of image pairs whose second image is such a copy.", 0, 1)
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,12 @@ class _Run:
             scores = {name: Score.from_dict(values) for name, values in state["scores"].items()}
             return RunReport(self.model, scores, 0, True)
         data = self.data or load_training_data(
-            self.sources, self.config.batch.per_pair, self.device, progress=self.progress
+            self.sources,
+            self.config.batch.per_pair,
+            self.device,
+            progress=self.progress,
+            copies=self.config.augmentation.copies if self.config.augmentation.altered else 0,
+            seed=self.config.run.seed,
         )
         self._announce(data)
         sampler = self._make_sampler(data)
