@@ -111,6 +111,10 @@ class TestRefusals:
         with pytest.raises(MovedError, match="too few to tell"):
             link(pair_of(views, "day", "dusk"), strict)
 
+    def test_nothing_if_pairs_are_taken_on_trust(self, views):
+        trusting = AlignedOptions(alignment=AlignmentRules(min_matches=0), keypoints=OPTIONS.keypoints)
+        assert len(link(pair_of(views, "day", "moved"), trusting).correspondences) > 0
+
 
 @pytest.fixture(scope="module")
 def built(views, tmp_path_factory):

@@ -37,7 +37,7 @@ from logpolar.datasets.correspondences import (
 )
 from logpolar.datasets.files import connected
 from logpolar.datasets.homographies import keep_distractors
-from logpolar.datasets.options import AlignedOptions
+from logpolar.datasets.options import AlignedOptions, AlignmentRules
 from logpolar.datasets.writing import CorrespondenceWriter, ImageRecord, PairRecord
 from logpolar.errors import ImageError, LogpolarError, in_words
 from logpolar.extraction import Extractor
@@ -208,16 +208,20 @@ def link_aligned(pair: AlignedPair, options: AlignedOptions, random: np.random.G
     # The pixels that a reader of the file will see.
     views = [decode_gray(encode_gray(to_bytes(view), options.quality)) for view in small]
     keypoints = [sift(options.keypoints)(to_gray(view)) for view in views]
-    shift, agreeing = measure_shift(views, keypoints, homography)
-    if agreeing < options.alignment.min_matches:
-        raise MovedError(f"{pair.first}, {pair.second}: {agreeing} matches agree, too few to tell whether it moved")
-    if shift > options.alignment.max_shift:
-        raise MovedError(f"{pair.first}, {pair.second}: moved by {shift:.1f} px")
+    if options.alignment.min_matches:
+        _refuse_moved(pair, *measure_shift(views, keypoints, homography), options.alignment)
     shape = views[1].shape[1], views[1].shape[0]
     found, rejects = find_correspondences(keypoints[0], keypoints[1], homography, shape, options.rules, random)
     here, there = keypoints
     linked = LinkedPair(views[0], views[1], here, there, found, 0, rejects)
     return keep_distractors(carry(linked, homography, options, random), options.keypoints.distractors)
+
+
+def _refuse_moved(pair: AlignedPair, shift: float, matches: int, rules: AlignmentRules) -> None:
+    if matches < rules.min_matches:
+        raise MovedError(f"{pair.first}, {pair.second}: {matches} matches agree, too few to tell whether it moved")
+    if shift > rules.max_shift:
+        raise MovedError(f"{pair.first}, {pair.second}: moved by {shift:.1f} px")
 
 
 def carry(pair: LinkedPair, homography: Matrix, options: AlignedOptions, random: np.random.Generator) -> LinkedPair:

@@ -136,7 +136,9 @@ class AlignmentRules:
     """When two images count as showing the same view."""
 
     max_shift: float = setting(2.5, "Pixels by which matches may lie off the given warp; more, and the pair moved.", 0)
-    min_matches: int = setting(12, "Matches that must agree with each other before a pair can be judged at all.", 4)
+    min_matches: int = setting(
+        12, "Matches that must agree before a pair can be judged; 0 takes all pairs on trust.", 0
+    )
 
 
 @dataclass(frozen=True)
