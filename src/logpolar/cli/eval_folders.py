@@ -209,6 +209,9 @@ def amos(folder: Path, lambdas: str, **values: Any) -> None:
 
     Ranks among all pairs of all views. Scales in these files are half-widths of patches, not sizes of SIFT keypoints:
     lambda = 2 is the patch itself. Needs the extra 'torch' to read the files.
+
+    A text file that lists pairs of images of fixed cameras, as for `dataset aligned`, stands in for the folder: places
+    are then those of SIFT keypoints of the first images, and the results say so.
     """
     from logpolar.evaluation.amos import RANKS, amos_pairs, score_amos
     from logpolar.evaluation.cache import DescriptorCache

@@ -14,6 +14,10 @@ How much of the image that is: a LAF's scale is about the half-width of a patch,
 SIFT keypoint. A descriptor of support lambda reads a disc of radius R = lambda / 2 * size, whatever ``size`` means. So
 it is lambda = 2 that reads the patch itself, lambda = 12 six times its half-width, and lambda = 96 mostly what
 continues the image past its borders. Figures of different lambda are those of different parts of the image.
+
+Where the published patches are not at hand, a list of pairs of fixed cameras (``datasets.aligned``) stands in for them:
+the places, and their sizes, are then those of SIFT keypoints of each pair's first image. Such figures are not the
+paper's, and results say so.
 """
 
 from __future__ import annotations
@@ -29,6 +33,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from logpolar.datasets.aligned import read_pair_list
+from logpolar.detection import SiftDetector
 from logpolar.errors import LogpolarError, MissingExtraError, in_words
 from logpolar.evaluation.object_arrays import read_object
 from logpolar.evaluation.options import AmosOptions
@@ -36,6 +42,7 @@ from logpolar.evaluation.pairs import Describe, Describer, describe_named
 from logpolar.evaluation.ranking import cumulative, pooled_ranks, rank1
 from logpolar.images import IMAGE_SUFFIXES, read_gray, read_image, to_bytes
 from logpolar.keypoints import FloatArray, Keypoints
+from logpolar.neighbours import keep_apart
 
 SKIPPED = frozenset({"00034154", "00036180", "00036169", "00011611", "00004431"})
 """Views that the paper's evaluation leaves out."""
@@ -104,8 +111,13 @@ class AmosScore:
 
 
 def amos_pairs(folder: str | Path, options: AmosOptions | None = None) -> AmosPairs:
-    """Draw the pairs of a folder in the published layout; in mode paper all images are read for their sizes."""
+    """Draw the pairs of a folder in the published layout; in mode paper all images are read for their sizes.
+
+    In place of the folder, a text file that lists pairs of images of fixed cameras.
+    """
     options, folder = options or AmosOptions(), Path(folder)
+    if folder.is_file():
+        return _listed_pairs(folder, options)
     lafs, numbers = _read_patches(folder / _PATCHES)
     views = _find_views(folder / "Train")
     if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(views):
@@ -125,6 +137,28 @@ def amos_pairs(folder: str | Path, options: AmosOptions | None = None) -> AmosPa
         raise LogpolarError(f"{folder}: all {len(names)} patches are of views that are left out")
     groups = _group([(names[row], *drawn[row]) for row in kept], _keypoints(lafs[kept]))
     return AmosPairs(options, groups, lists, left_out)
+
+
+def _listed_pairs(path: Path, options: AmosOptions) -> AmosPairs:
+    """SIFT's strongest places in the first image of each pair, kept apart, looked for in the second."""
+    groups, start = [], 0
+    for pair in read_pair_list(path):
+        if pair.homography is not None:
+            raise LogpolarError(f"{path}: the same place is compared in both images; leave out pairs with a homography")
+        found = SiftDetector(None)(read_gray(pair.first))
+        strongest = np.argsort(-found.response, kind="stable").tolist()
+        kept = found[keep_apart(strongest, [found.xy], _GAP, _PER_PAIR)]
+        upright = Keypoints.from_points(kept.xy, kept.size)
+        rows = np.arange(start, start + len(upright))
+        groups.append(AmosGroup(pair.first.stem, pair.first, pair.second, rows, upright))
+        start += len(upright)
+    if start == 0:
+        raise LogpolarError(f"{path}: no keypoint in the first images of its {len(groups)} pairs")
+    kept_groups = tuple(group for group in groups if len(group.rows))
+    return AmosPairs(options, kept_groups, f"no AMOS patches: a stand-in, SIFT places in the pairs of {path.name}", {})
+
+
+_GAP, _PER_PAIR = 7.0, 100  # pixels between places of a listed pair, and how many of them
 
 
 def score_amos(
