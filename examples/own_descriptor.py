@@ -8,7 +8,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from logpolar import Cartesian, CorrespondenceFile, Keypoints, sample_patches
+from logpolar import Cartesian, Keypoints, sample_patches
+from logpolar.datasets.files import CorrespondenceFile
 from logpolar.datasets.homographies import build_photos
 from logpolar.datasets.options import KeypointRules, PhotoOptions, SplitRules, ViewOptions
 from logpolar.evaluation.pairs import score_file

@@ -120,10 +120,11 @@ def matching(settings: Settings) -> Subject:
         return lambda: match(first, second, *arguments)
 
     def on_torch() -> Work:
-        from logpolar.matching.torch_nearest import match_tensors
+        from logpolar.matching.nearest import MatchingOptions, _select
+        from logpolar.matching.torch_nearest import nearest_on_device
 
         first, second = tensors()
-        return lambda: match_tensors(first, second)  # type: ignore[arg-type]
+        return lambda: _select(nearest_on_device(first, second, "cpu"), MatchingOptions())
 
     return Subject(
         f"Matching: {count} x {count} descriptors of 128 dimensions",

@@ -14,53 +14,65 @@ from typing import TYPE_CHECKING
 from logpolar.settings import VERSION as __version__
 
 if TYPE_CHECKING:
-    from logpolar.datasets.files import CorrespondenceFile as CorrespondenceFile
+    from logpolar.errors import ImageError as ImageError
+    from logpolar.errors import KeypointError as KeypointError
     from logpolar.errors import LogpolarError as LogpolarError
+    from logpolar.errors import LogpolarWarning as LogpolarWarning
+    from logpolar.errors import MissingExtraError as MissingExtraError
+    from logpolar.errors import ModelError as ModelError
+    from logpolar.errors import StorageError as StorageError
+    from logpolar.features.batch import extract_images as extract_images
     from logpolar.features.extractor import Extractor as Extractor
     from logpolar.features.features import Features as Features
     from logpolar.features.files import FeatureFile as FeatureFile
+    from logpolar.geometry.two_view import Geometry as Geometry
     from logpolar.geometry.two_view import estimate_essential as estimate_essential
     from logpolar.geometry.two_view import estimate_fundamental as estimate_fundamental
     from logpolar.geometry.two_view import estimate_homography as estimate_homography
     from logpolar.keypoints import Keypoints as Keypoints
     from logpolar.keypoints.detection import FeatureDetector as FeatureDetector
     from logpolar.keypoints.detection import SiftDetector as SiftDetector
+    from logpolar.matching.files import MatchFile as MatchFile
+    from logpolar.matching.nearest import Matches as Matches
     from logpolar.matching.nearest import MatchingOptions as MatchingOptions
     from logpolar.matching.nearest import match_descriptors as match_descriptors
     from logpolar.models import load_model as load_model
     from logpolar.models import shipped_models as shipped_models
     from logpolar.sampling import Cartesian as Cartesian
-    from logpolar.sampling import ImagePyramid as ImagePyramid
     from logpolar.sampling import LogPolar as LogPolar
     from logpolar.sampling import sample_patches as sample_patches
+    from logpolar.viewing.drawing import draw_matches as draw_matches
 
-_HOME = {
-    "Cartesian": "sampling",
-    "CorrespondenceFile": "datasets.files",
-    "Extractor": "features.extractor",
-    "FeatureDetector": "keypoints.detection",
-    "FeatureFile": "features.files",
-    "Features": "features.features",
-    "Keypoints": "keypoints",
-    "ImagePyramid": "sampling",
-    "LogPolar": "sampling",
-    "LogpolarError": "errors",
-    "MatchingOptions": "matching.nearest",
-    "SiftDetector": "keypoints.detection",
-    "estimate_essential": "geometry.two_view",
-    "estimate_fundamental": "geometry.two_view",
-    "estimate_homography": "geometry.two_view",
-    "load_model": "models",
-    "match_descriptors": "matching.nearest",
-    "sample_patches": "sampling",
-    "shipped_models": "models",
+_NAMES = {
+    "errors": (
+        "ImageError",
+        "KeypointError",
+        "LogpolarError",
+        "LogpolarWarning",
+        "MissingExtraError",
+        "ModelError",
+        "StorageError",
+    ),
+    "features.batch": ("extract_images",),
+    "features.extractor": ("Extractor",),
+    "features.features": ("Features",),
+    "features.files": ("FeatureFile",),
+    "geometry.two_view": ("Geometry", "estimate_essential", "estimate_fundamental", "estimate_homography"),
+    "keypoints": ("Keypoints",),
+    "keypoints.detection": ("FeatureDetector", "SiftDetector"),
+    "matching.files": ("MatchFile",),
+    "matching.nearest": ("Matches", "MatchingOptions", "match_descriptors"),
+    "models": ("load_model", "shipped_models"),
+    "sampling": ("Cartesian", "LogPolar", "sample_patches"),
+    "viewing.drawing": ("draw_matches",),
 }
+_HOME = {name: home for home, names in _NAMES.items() for name in names}
 
 __all__ = ["__version__", *_HOME]
 
 
 def __getattr__(name: str) -> object:
-    """Public names are imported when first used, so that ``import logpolar`` and ``logpolar --help`` are quick."""
+    """Import a public name on first use: ``import logpolar`` and ``logpolar --help`` stay fast."""
     if name not in _HOME:
         raise AttributeError(f"module 'logpolar' has no attribute '{name}'")
     return getattr(importlib.import_module(f"logpolar.{_HOME[name]}"), name)

@@ -1,6 +1,6 @@
-"""Defaults that the library and the command line share, and option fields that carry their help text and range.
+"""Defaults shared by the library and the command line, and option fields with help text and range.
 
-Imports nothing heavy: the command line is built from these.
+Imports nothing heavy: the command line's options are made from these.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ VERSION = "0.2.0.dev0"
 DEFAULT_MODEL = "logpolar-96"
 
 DEFAULT_MAX_KEYPOINTS = 2048
-"""Keypoints kept of an image, the strongest ones."""
+"""Keypoints kept of an image, strongest first."""
 
 DEFAULT_MAX_SIZE = 1600
-"""Longer side, in pixels, that larger images are reduced to before anything else."""
+"""Longer side, in pixels, to which larger images are downscaled first."""
 
 DEFAULT_RATIO = 0.9
 """Ratio test: largest accepted best distance over second best."""
+
+DEFAULT_THRESHOLD = 3.0
+"""Largest error, in pixels, of an inlier of a homography or fundamental matrix."""
 
 RuntimeName: TypeAlias = Literal["auto", "onnxruntime", "openvino", "torch"]
 RUNTIMES: tuple[RuntimeName, ...] = ("auto", "onnxruntime", "openvino", "torch")
@@ -38,12 +41,12 @@ FILE_ENDINGS = (".h5", ".hdf5")
 def setting(
     default: Any, help: str, low: float | None = None, high: float | None = None, choices: tuple[str, ...] | None = None
 ) -> Any:
-    """A field of a settings class: its default, what it means, the least and the most it may be, or what it can be."""
+    """A field of an options class with its default, help text and valid range or choices."""
     return field(default=default, metadata={"help": help, "low": low, "high": high, "choices": choices})
 
 
 def check_settings(settings: Any) -> None:
-    """Raise ``ValueError`` unless each setting is within its range, or among its choices; NaN is in no range."""
+    """Raise ``ValueError`` unless every setting is in its range or among its choices; NaN is in no range."""
     for each in (each for each in fields(settings) if each.metadata):
         value, low, high = getattr(settings, each.name), each.metadata["low"], each.metadata["high"]
         choices = each.metadata["choices"]

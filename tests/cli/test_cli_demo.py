@@ -22,8 +22,8 @@ def usual(tmp_path_factory):
 
 
 def row(output: str, name: str) -> tuple[int, int, int, float]:
-    """Matches, right ones, inliers and error of one descriptor."""
-    found = re.search(rf"^{name}\s+(\d+)\s+(\d+)\s+\d+ %\s+(\d+)\s+([\d.]+) px$", output, re.MULTILINE)
+    """Matches, correct ones, inliers and error of one descriptor."""
+    found = re.search(rf"^{name}\s+(\d+)\s+(\d+)\s+\(\d+ %\)\s+(\d+)\s+([\d.]+) px$", output, re.MULTILINE)
     assert found, output
     return int(found[1]), int(found[2]), int(found[3]), float(found[4])
 
@@ -34,10 +34,10 @@ def test_figures_of_the_model_stand_next_to_root_sift(usual):
     assert result.stderr == ""
     assert re.search(r"keypoints: \d+ and \d+", result.stdout)
     ours, baseline = row(result.stdout, "logpolar-96"), row(result.stdout, "RootSIFT")
-    for matches, right, inliers, error in (ours, baseline):
-        assert matches >= right > 50
+    for matches, correct, inliers, error in (ours, baseline):
+        assert matches >= correct > 50
         assert matches >= inliers > 50
-        assert error < 2
+        assert error < 0.2
     assert ours[1] > baseline[1]
     assert f"wrote {path}" in result.stdout
 
@@ -47,16 +47,16 @@ def test_picture_shows_photo_and_lines(usual):
     height, width = picture.shape[:2]
     assert height > 2 * 512
     assert width > 512 + 150
-    assert (picture == (80, 200, 60)).all(axis=2).sum() > 2000
-    assert (picture == (60, 60, 230)).all(axis=2).sum() > 100
+    assert (picture == (80, 200, 60)).all(axis=2).sum() > 1000
+    assert (picture == (60, 60, 230)).all(axis=2).sum() > 50
     assert picture[100:500, :500].std() > 40
 
 
 def test_options_decide_the_second_view(tmp_path):
-    result = run_demo("-o", str(tmp_path / "demo.jpg"), "--zoom", "5", "--turn", "0", "--model", "paper-cartesian-12")
+    result = run_demo("-o", str(tmp_path / "demo.jpg"), "--zoom=5", "--rotation=0", "--model=paper-cartesian-12")
     assert result.exit_code == 0
     assert "5x smaller" in result.stdout
-    assert "turned by 0 degrees" in result.stdout
+    assert "rotated by 0 degrees" in result.stdout
     assert row(result.stdout, "paper-cartesian-12")[0] > 10
     assert cv2.imread(str(tmp_path / "demo.jpg")) is not None
 
@@ -81,7 +81,7 @@ def test_unknown_model_names_those_there_are(tmp_path):
     assert not (tmp_path / "demo.png").exists()
 
 
-@pytest.mark.parametrize("option", [("--zoom", "0.5"), ("--zoom", "7"), ("--noise", "-1"), ("--turn", "left")])
+@pytest.mark.parametrize("option", [("--zoom", "0.5"), ("--zoom", "7"), ("--noise", "-1"), ("--rotation", "left")])
 def test_values_out_of_range_are_refused(option):
     result = run_demo(*option)
     assert result.exit_code == 2

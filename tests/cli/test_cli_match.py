@@ -12,6 +12,7 @@ from PIL import Image as PillowImage
 from helpers import assert_one_error
 from logpolar.cli import main
 from logpolar.features.files import FeatureFile
+from logpolar.matching.files import MatchFile
 
 GREEN = (80, 200, 60)
 
@@ -56,11 +57,26 @@ class TestResult:
         with FeatureFile(path) as file:
             assert file.names() == ["first.png", "second.png"]
             first, second = file.read("first.png"), file.read("second.png")
-            matches = file.read_matches("first.png", "second.png")
+        with MatchFile(path) as file:
+            matches = file.read("first.png", "second.png")
         assert f"{len(matches)} matches" in result.stdout
         here, there = first.keypoints.xy[matches.indices[:, 0]], second.keypoints.xy[matches.indices[:, 1]]
         turned = np.stack([199 - here[:, 1], here[:, 0]], axis=1)
         assert (np.linalg.norm(turned - there, axis=1) < 2).mean() > 0.9
+
+    def test_file_is_read_by_other_commands(self, photos, tmp_path):
+        path = tmp_path / "both.h5"
+        run_match(*photos, "--h5", path, "--max-keypoints", 100)
+        (tmp_path / "photos").mkdir()
+        for photo in photos:
+            photo.rename(tmp_path / "photos" / photo.name)
+        for command in (
+            ("match-features", path, "-o", tmp_path / "matches.h5", "--jobs", 1),
+            ("colmap", "export", path, path, "--images", tmp_path / "photos", "-o", tmp_path / "database.db"),
+            ("imc", "export", path, path, "-o", tmp_path / "submission", "--scene", "reichstag"),
+        ):
+            result = CliRunner().invoke(main, [str(each) for each in command])
+            assert result.exit_code == 0, result.output
 
     def test_homography(self, photos):
         result = run_match(*photos, "--geometry", "homography")
@@ -92,12 +108,13 @@ class TestResult:
         assert run_match(photos[0], other, "--h5", tmp_path / "matches.h5").exit_code == 0
         with FeatureFile(tmp_path / "matches.h5") as file:
             assert file.names() == ["other/first.png", f"{tmp_path.name}/first.png"]
-            assert len(file.read_matches(f"{tmp_path.name}/first.png", "other/first.png")) > 100
+        with MatchFile(tmp_path / "matches.h5") as file:
+            assert len(file.read(f"{tmp_path.name}/first.png", "other/first.png")) > 100
 
     def test_image_with_itself(self, photos, tmp_path):
         assert run_match(photos[0], photos[0], "--h5", tmp_path / "same.h5").exit_code == 0
-        with FeatureFile(tmp_path / "same.h5") as file:
-            matches = file.read_matches("first.png", "first.png")
+        with MatchFile(tmp_path / "same.h5") as file:
+            matches = file.read("first.png", "first.png")
         assert (matches.indices[:, 0] == matches.indices[:, 1]).mean() > 0.95
 
 
@@ -143,7 +160,8 @@ class TestKindsOfImage:
         assert not (picture == GREEN).all(axis=2).any()
         with FeatureFile(tmp_path / "matches.h5") as file:
             assert len(file.read("empty.png")) == 0
-            assert len(file.read_matches("first.png", "empty.png")) == 0
+        with MatchFile(tmp_path / "matches.h5") as file:
+            assert len(file.read("first.png", "empty.png")) == 0
 
 
 class TestBadInput:
@@ -253,4 +271,4 @@ def test_picture_and_file_of_one_name_are_refused(tmp_path):
         main, ["match", str(tmp_path / "a.jpg"), str(tmp_path / "a.jpg"), "-o", both, "--h5", both]
     )
     assert result.exit_code == 2
-    assert "names of their own" in result.output
+    assert "different names" in result.output

@@ -50,6 +50,7 @@ def test_mistakes_are_one_line(features, tmp_path):
     output = tmp_path / "m.h5"
     assert_one_error(run_match_features(tmp_path / "none.h5", "-o", output), "none.h5: no such file")
     assert_one_error(run_match_features(features, "-o", features), "would overwrite an input")
+    assert_one_error(run_match_features(features, "-o", output, "--device", "tpu"), "unknown device 'tpu'")
     single = write_feature_file(tmp_path / "single.h5", NAMES[:1])
     assert_one_error(run_match_features(single, "-o", output), "single.h5", "1 images", "two or more")
     (tmp_path / "pairs.txt").write_text("a.jpg x.jpg\n")

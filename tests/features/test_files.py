@@ -14,7 +14,6 @@ from logpolar.features import files as storage
 from logpolar.features.features import Features
 from logpolar.features.files import FeatureFile, FeatureWriter
 from logpolar.keypoints import Keypoints
-from logpolar.matching.nearest import Matches
 from logpolar.storage import hdf5
 
 SETTINGS = {"model": "logpolar-96", "model_hash": "abc", "max_size": 1600}
@@ -73,35 +72,6 @@ def test_layout_that_hloc_reads(tmp_path):
         assert group["image_size"][()].tolist() == [4000, 3000]
         assert group["sizes"].shape == group["angles"].shape == (5,)
         assert json.loads(file.attrs["settings"])["model_hash"] == "abc"
-
-
-def test_matches_as_hloc_reads_them(tmp_path):
-    matches = Matches(np.array([[0, 40000], [3, 2]], np.int32), np.array([0.5, 1.2], np.float32))
-    with FeatureWriter(tmp_path / "f.h5", SETTINGS) as writer:
-        writer.add("a/1.jpg", some_features())
-        writer.add_matches("a/1.jpg", "b/2.jpg", 5, matches)
-    with h5py.File(tmp_path / "f.h5", "r") as file:
-        pair = file["a-1.jpg"]["b-2.jpg"]
-        assert pair["matches0"][()].tolist() == [40000, -1, -1, 2, -1]  # beyond hloc's own int16
-        assert pair["matches0"].dtype == np.int32
-        assert pair["matching_scores0"][1] == 0
-    with FeatureFile(tmp_path / "f.h5") as file:
-        back = file.read_matches("a/1.jpg", "b/2.jpg")
-        assert back.indices.tolist() == matches.indices.tolist()
-        np.testing.assert_allclose(back.distances, matches.distances, atol=1e-6)
-        assert file.names() == ["a/1.jpg"]
-        with pytest.raises(StorageError, match="no matches"):
-            file.read_matches("b/2.jpg", "a/1.jpg")
-
-
-def test_features_and_matches_of_one_pair_share_a_file(tmp_path):
-    with FeatureWriter(tmp_path / "f.h5", SETTINGS) as writer:
-        writer.add("a.jpg", some_features())
-        writer.add("b.jpg", some_features(seed=1))
-        writer.add_matches("a.jpg", "b.jpg", 5, Matches(np.array([[1, 2]], np.int32), np.array([0.1], np.float32)))
-    with FeatureFile(tmp_path / "f.h5") as file:
-        assert file.names() == ["a.jpg", "b.jpg"]
-        assert file.read_matches("a.jpg", "b.jpg").indices.tolist() == [[1, 2]]
 
 
 def test_a_second_run_continues(tmp_path):

@@ -101,7 +101,7 @@ class TestHlocInOurs:
     def test_another_hdf5_file_is_refused(self, tmp_path):
         with h5py.File(tmp_path / "f.h5", "w") as file:
             file.create_dataset("1.jpg/global_descriptor", data=np.zeros(4096))
-        with pytest.raises(StorageError, match="no keypoints in it"):
+        with pytest.raises(StorageError, match="it holds no keypoints"):
             open_features(tmp_path / "f.h5")
 
     @pytest.mark.parametrize("content", [None, b"text"])

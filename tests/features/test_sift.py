@@ -7,6 +7,7 @@ import pytest
 from logpolar.features.sift import root_sift, sift, sift_octave
 from logpolar.images import to_bytes
 from logpolar.keypoints import Keypoints
+from logpolar.keypoints.detection import SiftDetector
 
 
 @pytest.fixture(scope="module")
@@ -38,3 +39,13 @@ def test_descriptors_are_those_of_opencv(found):
     np.testing.assert_allclose(described, raw / np.linalg.norm(raw, axis=1, keepdims=True), atol=0.01)
     root = np.sqrt(raw / raw.sum(axis=1, keepdims=True))
     np.testing.assert_allclose(root_sift(pixels, Keypoints.from_opencv(points)), root, atol=0.01)
+
+
+def test_root_sift_has_unit_length_and_follows_the_keypoints(photo, gray):
+    keypoints = SiftDetector(40)(gray)
+    descriptors = root_sift(photo, keypoints)
+    assert descriptors.shape == (len(keypoints), 128)
+    assert descriptors.min() >= 0
+    np.testing.assert_allclose(np.linalg.norm(descriptors, axis=1), 1, atol=1e-4)
+    np.testing.assert_allclose(root_sift(photo, keypoints[::-1]), descriptors[::-1], atol=1e-6)
+    assert root_sift(photo, Keypoints.empty()).shape == (0, 128)

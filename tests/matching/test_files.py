@@ -8,8 +8,17 @@ import hloc_readers
 from feature_files import NAMES, make_features, true_matches, write_feature_file
 from helpers import assert_same_content
 from logpolar.errors import StorageError
+from logpolar.features.files import FeatureFile
 from logpolar.matching import files as match_files
-from logpolar.matching.files import HlocMatchFile, MatchFile, MatchWriter, check_matches, match_pairs, open_matches
+from logpolar.matching.files import (
+    HlocMatchFile,
+    MatchFile,
+    MatchWriter,
+    PairWriter,
+    check_matches,
+    match_pairs,
+    open_matches,
+)
 from logpolar.matching.nearest import Matches, MatchingOptions
 from logpolar.matching.pairs import exhaustive_pairs
 
@@ -50,7 +59,7 @@ class TestMatching:
     def test_what_was_matched_before_an_interruption_is_kept(self, features, tmp_path, monkeypatch):
         calls = []
 
-        def stop_at_the_second(*arguments):
+        def stop_at_the_second(*arguments, **options):
             calls.append(arguments)
             if len(calls) == 2:
                 raise KeyboardInterrupt
@@ -77,6 +86,50 @@ class TestMatching:
     def test_missing_image(self, features, tmp_path):
         with pytest.raises(StorageError, match=r"no image 'none.jpg'"):
             match_pairs(features, tmp_path / "m.h5", [("a.jpg", "none.jpg")])
+
+
+class TestFeaturesAndMatchesInOneFile:
+    @pytest.fixture
+    def both(self, tmp_path):
+        matches = Matches(np.array([[0, 7], [3, 2]], np.int32), np.array([0.5, 1.2], np.float32))
+        with PairWriter(tmp_path / "both.h5", {"model": "x"}) as writer:
+            for number, name in enumerate(("a.jpg", "deep/b.jpg")):
+                writer.add(name, make_features(number))
+            writer.add_matches("a.jpg", "deep/b.jpg", 20, matches)
+        return tmp_path / "both.h5"
+
+    def test_as_a_feature_file(self, both, tmp_path):
+        with FeatureFile(both) as file:
+            assert file.names() == ["a.jpg", "deep/b.jpg"]
+        assert match_pairs(both, tmp_path / "m.h5", [("a.jpg", "deep/b.jpg")]).matches == 20
+
+    def test_as_a_match_file(self, both):
+        with open_matches(both, NAMES) as file:
+            assert file.pairs() == [("a.jpg", "deep/b.jpg")]
+            found = file.read("a.jpg", "deep/b.jpg")
+            assert found.indices.tolist() == [[0, 7], [3, 2]]
+            np.testing.assert_allclose(found.distances, [0.5, 1.2], atol=1e-6)
+            assert file.settings == {"model": "x"}
+
+    def test_as_hloc_reads_it(self, both):
+        rows, scores = hloc_readers.matches_of(both, "a.jpg", "deep/b.jpg")
+        assert rows.tolist() == [[0, 7], [3, 2]]
+        np.testing.assert_allclose(scores, [0.75, 0.4])
+
+    def test_as_version_0_1_wrote_it_without_names(self, both):
+        with h5py.File(both, "a") as file:
+            for key in ("name0", "name1"):
+                del file["a.jpg/deep-b.jpg"].attrs[key]
+        with MatchFile(both) as file:
+            assert file.pairs() == [("a.jpg", "deep/b.jpg")]
+            assert len(file.read("deep/b.jpg", "a.jpg")) == 2
+
+    @pytest.mark.parametrize("overwrite", [False, True])
+    def test_is_never_replaced_by_matches_alone(self, features, both, overwrite):
+        with pytest.raises(StorageError, match="not a logpolar match file"):
+            match_pairs(features, both, PAIRS, overwrite=overwrite)
+        with FeatureFile(both) as file:
+            assert len(file.names()) == 2
 
 
 class TestOfHloc:
@@ -110,7 +163,7 @@ def test_a_missing_pair_is_named(features, tmp_path):
 def test_matches_of_other_features_are_refused():
     good, bad = (Matches(np.array([[0, row]], np.int32), np.zeros(1, np.float32)) for row in (19, 20))
     check_matches(good, 20, 20, "m.h5")
-    with pytest.raises(StorageError, match="made of others"):
+    with pytest.raises(StorageError, match="another file"):
         check_matches(bad, 20, 20, "m.h5")
 
 

@@ -62,3 +62,12 @@ def test_a_single_candidate_passes_the_ratio_test():
 def test_impossible_ratio(ratio):
     with pytest.raises(ValueError, match="ratio"):
         MatchingOptions(ratio)
+
+
+def test_options_as_keywords():
+    first, second = unit_vectors(20, 0), unit_vectors(30, 1)
+    expected = match_descriptors(first, second, MatchingOptions(0.95, False)).indices.tolist()
+    assert match_descriptors(first, second, ratio=0.95, mutual=False).indices.tolist() == expected
+    assert match_descriptors(first, second, MatchingOptions(0.95), mutual=False).indices.tolist() == expected
+    with pytest.raises(TypeError, match="rato"):
+        match_descriptors(first, second, rato=0.9)

@@ -4,10 +4,7 @@ import cv2
 import numpy as np
 import pytest
 
-from logpolar.features.sift import root_sift
-from logpolar.keypoints import Keypoints
-from logpolar.keypoints.detection import SiftDetector
-from logpolar.viewing.demo import RIGHT_WITHIN, demo_pair, demo_picture, run_demo
+from logpolar.viewing.demo import demo_pair, demo_picture, run_demo
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +27,7 @@ class TestPair:
         np.testing.assert_array_equal(demo_pair().first, photo)
 
     def test_second_view_holds_the_whole_photo(self):
-        pair = demo_pair(zoom=2, turn=30)
+        pair = demo_pair(zoom=2, rotation=30)
         corners = corners_through(pair)
         assert corners.min() > -0.01
         assert (corners.max(axis=0) <= np.array(pair.second.shape[1::-1])).all()
@@ -40,9 +37,9 @@ class TestPair:
             4 * area(corners_through(demo_pair(zoom=4))), rel=1e-3
         )
 
-    def test_turn_is_in_degrees_and_clockwise(self):
-        upright, turned = (corners_through(demo_pair(zoom=1, turn=turn)) for turn in (0, 90))
-        # The top edge, which pointed to the right, points down after a quarter turn clockwise.
+    def test_rotation_is_in_degrees_and_clockwise(self):
+        upright, turned = (corners_through(demo_pair(zoom=1, rotation=rotation)) for rotation in (0, 90))
+        # The top edge, which pointed to the right, points down after a quarter rotation clockwise.
         along, across = upright[1] - upright[0], turned[1] - turned[0]
         np.testing.assert_allclose(across, [-along[1], along[0]], atol=0.01)
 
@@ -72,16 +69,16 @@ class TestRun:
         assert [result.name for result in results] == ["logpolar-96", "RootSIFT"]
         assert all(0 < result.matches <= min(map(len, keypoints)) for result in results)
 
-    def test_log_polar_finds_more_right_matches_than_root_sift(self, outcome):
+    def test_log_polar_finds_more_correct_matches_than_root_sift(self, outcome):
         ours, baseline = outcome[1]
-        assert ours.right > 1.05 * baseline.right
-        assert ours.right / ours.matches > baseline.right / baseline.matches
+        assert ours.correct > 1.05 * baseline.correct
+        assert ours.correct / ours.matches > baseline.correct / baseline.matches
 
     def test_homography_is_found(self, outcome):
         for result in outcome[1]:
-            assert result.error < 2
-            assert 0.8 * result.right <= result.inliers <= result.matches
-            assert result.right <= result.matches
+            assert result.error < 0.2
+            assert 0.8 * result.correct <= result.inliers <= result.matches
+            assert result.correct <= result.matches
 
     def test_picture_shows_both_with_lines(self, outcome):
         results = outcome[1]
@@ -89,33 +86,13 @@ class TestRun:
         assert picture.shape[0] == sum(result.picture.shape[0] + 8 for result in results)
         green = (picture == (80, 200, 60)).all(axis=2)
         middle = len(picture) // 2
-        assert green[:middle].sum() > 1000
-        assert green[middle:].sum() > 1000
-        assert (picture == (60, 60, 230)).all(axis=2).sum() > 100
-
-    def test_right_means_near_to_the_truth(self):
-        assert RIGHT_WITHIN == 3
+        assert green[:middle].sum() > 500
+        assert green[middle:].sum() > 500
+        assert (picture == (60, 60, 230)).all(axis=2).sum() > 50
 
     def test_nothing_to_match(self):
         pair = demo_pair()
         blank = type(pair)(pair.first, np.full_like(pair.second, 90), pair.homography)
         for result in run_demo(blank, "paper-cartesian-12")[1]:
-            assert (result.matches, result.right, result.inliers) == (0, 0, 0)
+            assert (result.matches, result.correct, result.inliers) == (0, 0, 0)
             assert result.error == np.inf
-
-
-class TestRootSift:
-    def test_descriptors_have_unit_length_and_are_not_negative(self, photo, gray):
-        keypoints = SiftDetector(40)(gray)
-        descriptors = root_sift(photo, keypoints)
-        assert descriptors.shape == (len(keypoints), 128)
-        assert descriptors.min() >= 0
-        np.testing.assert_allclose(np.linalg.norm(descriptors, axis=1), 1, atol=1e-4)
-
-    def test_rows_follow_the_keypoints(self, photo, gray):
-        keypoints = SiftDetector(40)(gray)
-        turned = np.arange(len(keypoints))[::-1]
-        np.testing.assert_allclose(root_sift(photo, keypoints[turned]), root_sift(photo, keypoints)[turned], atol=1e-6)
-
-    def test_no_keypoints(self, photo):
-        assert root_sift(photo, Keypoints.empty()).shape == (0, 128)

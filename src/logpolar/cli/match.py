@@ -9,6 +9,7 @@ import click
 
 from logpolar.cli.options import Number, extraction_options, open_extractor, ratio_option
 from logpolar.errors import LogpolarError
+from logpolar.settings import DEFAULT_THRESHOLD
 from logpolar.storage.atomic_io import check_output, check_picture
 
 
@@ -24,12 +25,12 @@ from logpolar.storage.atomic_io import check_output, check_picture
     type=click.Choice(["fundamental", "homography", "none"]),
     default="fundamental",
     show_default=True,
-    help="What the two views have in common: a scene in depth, or a flat one or a turning camera.",
+    help="Geometry to verify matches with: fundamental for 3D scenes, homography for planar ones or a rotating camera.",
 )
 @click.option(
     "--threshold",
     type=Number(0, min_open=True),
-    default=3.0,
+    default=DEFAULT_THRESHOLD,
     show_default=True,
     help="Largest error of an inlier in pixels.",
 )
@@ -46,10 +47,10 @@ def match(
     """Match two photos and draw or store the result."""
     import numpy as np
 
-    from logpolar.features.files import FeatureWriter
     from logpolar.geometry.two_view import Geometry, estimate_fundamental, estimate_homography
     from logpolar.images import read_image
-    from logpolar.matching.nearest import MatchingOptions, match_descriptors
+    from logpolar.matching.files import PairWriter
+    from logpolar.matching.nearest import match_descriptors
     from logpolar.viewing.drawing import draw_matches, write_picture
 
     names = _names(first, second)
@@ -58,11 +59,11 @@ def match(
     if h5:
         check_output(h5, first, second)
         if output and h5.resolve() == output.resolve():
-            raise LogpolarError(f"{h5}: the picture and the HDF5 file need names of their own")
+            raise LogpolarError(f"{h5}: the picture and the HDF5 file need different names")
         _check_replaceable(h5, names)
     extractor = open_extractor(**extraction)
     ours, theirs = extractor.extract(first), extractor.extract(second)
-    matches = match_descriptors(ours.descriptors, theirs.descriptors, MatchingOptions(ratio))
+    matches = match_descriptors(ours.descriptors, theirs.descriptors, ratio=ratio, device=extraction["device"])
     here, there = ours.keypoints.xy[matches.indices[:, 0]], theirs.keypoints.xy[matches.indices[:, 1]]
     if geometry == "none":
         verified = Geometry(None, np.ones(len(matches), np.bool_))
@@ -77,7 +78,7 @@ def match(
     if geometry != "none":
         click.echo(f"{verified.inlier_count} of them agree with one {geometry} ({threshold:g} px)")
     if h5:
-        with FeatureWriter(h5, extractor.settings, overwrite=True) as writer:
+        with PairWriter(h5, extractor.settings, overwrite=True) as writer:
             for name, found in {names[0]: ours, names[1]: theirs}.items():
                 writer.add(name, found)
             writer.add_matches(*names, len(ours), matches)
@@ -90,7 +91,7 @@ def match(
 
 
 def _check_replaceable(path: Path, names: tuple[str, str]) -> None:
-    """An earlier result of the same two images may be replaced, nothing else."""
+    """Only an earlier result of the same two images may be replaced."""
     from logpolar.features.files import FeatureFile
 
     if path.exists():
@@ -101,7 +102,7 @@ def _check_replaceable(path: Path, names: tuple[str, str]) -> None:
 
 
 def _names(first: Path, second: Path) -> tuple[str, str]:
-    """File names; where two different files share one, the folder's name goes in front."""
+    """File names; two different files of one name are prefixed with their folders' names."""
     if first.name != second.name or first.resolve() == second.resolve():
         return first.name, second.name
     first, second = first.resolve(), second.resolve()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from logpolar.cli.options import continuing, jobs_option, pairs_file_option, ratio_option
+from logpolar.cli.options import continuing, device_option, jobs_option, pairs_file_option, ratio_option
 from logpolar.cli.settings import make_settings, settings_options
 from logpolar.matching.pairs import PairingOptions
 from logpolar.storage.atomic_io import check_output
@@ -27,14 +27,22 @@ if TYPE_CHECKING:
 @settings_options(PairingOptions)
 @pairs_file_option
 @ratio_option
+@device_option
 @jobs_option
-@click.option("--overwrite", is_flag=True, help="Start anew instead of continuing an existing file.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing file instead of continuing it.")
 def match_features(
-    features: Path, output: Path, pairs: Path | None, ratio: float, jobs: int, overwrite: bool, **pairing: Any
+    features: Path,
+    output: Path,
+    pairs: Path | None,
+    ratio: float,
+    device: str,
+    jobs: int,
+    overwrite: bool,
+    **pairing: Any,
 ) -> None:
-    """Match the images of a feature file, of `logpolar extract` or of hloc, into a file in hloc's layout.
+    """Match the images of a feature file (`logpolar extract` or hloc) into a match file in hloc's layout.
 
-    A second run continues where the first one stopped, whatever stopped it.
+    Run the same command again to continue after an interruption.
     """
     from logpolar.features.hloc import open_features
     from logpolar.matching.files import match_pairs
@@ -44,13 +52,13 @@ def match_features(
         chosen = choose(file, make_settings(PairingOptions, pairing), pairs)
     check_output(output, features, *([pairs] if pairs else []))
     with continuing(output):
-        report = match_pairs(features, output, chosen, MatchingOptions(ratio), jobs, overwrite, progress=True)
+        report = match_pairs(features, output, chosen, MatchingOptions(ratio), jobs, overwrite, True, device)
     skipped = f", {report.skipped} were there already" if report.skipped else ""
     click.echo(f"{output}: added {report.done} of {len(chosen)} pairs with {report.matches} matches{skipped}")
 
 
 def choose(file: FeatureFile, options: PairingOptions, pairs: Path | None) -> list[Pair]:
-    """The pairs that the shared options ask for; at least one."""
+    """The pairs that the options select; at least one."""
     from logpolar.errors import LogpolarError
     from logpolar.matching.pairs import choose_pairs, read_pairs
 

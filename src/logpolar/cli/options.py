@@ -76,8 +76,12 @@ _MAX_SIZE = click.option(
 ENGINE = ("device", "precision", "runtime", "threads")
 """Parameters of ``engine_options``: the keywords of ``open_describer`` and ``Extractor``."""
 
+device_option = click.option(
+    "--device", default="cpu", show_default=True, help="Where to compute: cpu, cuda, cuda:1, ..."
+)
+
 _ENGINE = (
-    click.option("--device", default="cpu", show_default=True, help="Where networks run: cpu, cuda, cuda:1, ..."),
+    device_option,
     click.option(
         "--precision",
         type=click.Choice(PRECISIONS),

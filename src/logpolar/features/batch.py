@@ -1,10 +1,11 @@
-"""Many images into one feature file: in parallel, resumable, one bad image does not stop the rest."""
+"""Extract many images into one feature file: in parallel, resumable, tolerant of bad images."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -20,7 +21,7 @@ from logpolar.keypoints import Keypoints
 
 
 class AnyExtractor(Protocol):
-    """What an ``Extractor`` is to a folder of images; others can take its place."""
+    """What ``extract_images`` needs of an ``Extractor``."""
 
     @property
     def settings(self) -> dict[str, Any]: ...
@@ -29,27 +30,27 @@ class AnyExtractor(Protocol):
 
 
 OpenExtractor = Callable[..., AnyExtractor]
-"""Makes an extractor; called with ``threads=``. Must be picklable for ``jobs`` above 1: ``functools.partial`` is."""
+"""Makes an extractor, given ``threads=``; must be picklable if ``jobs`` > 1, as ``functools.partial`` is."""
 
 
 _Task: TypeAlias = tuple[str, Path, Keypoints | None]
-"""Name, file, and the keypoints to describe if they are given."""
+"""Name, file, and keypoints if they are given."""
 
 
 @dataclass(frozen=True)
 class GivenKeypoints:
-    """Keypoints to describe, in place of a detector's."""
+    """Keypoints to describe instead of detected ones."""
 
-    source: str  # what they are, for the file's settings: other keypoints are not to be added to it
-    read: Callable[[str], Keypoints]  # those of a named image
+    source: str  # goes into the file's settings, which keeps other keypoints out of the file
+    read: Callable[[str], Keypoints]  # by image name
 
 
 @dataclass
 class FolderReport:
-    """What became of the images."""
+    """Counts of extracted, skipped and failed images."""
 
     done: int = 0
-    skipped: int = 0  # were in the file already
+    skipped: int = 0  # already in the file
     keypoints: int = 0
     failed: dict[str, str] = field(default_factory=dict)  # name -> reason
 
@@ -63,11 +64,10 @@ def extract_images(
     progress: bool = False,
     given: GivenKeypoints | None = None,
 ) -> FolderReport:
-    """Extract features of named images into a feature file; images that are in it already are left alone.
+    """Extract features of named images into a feature file, skipping images that it already holds.
 
-    After a crash, even in the middle of writing, the file is whole and holds every finished image; run it again to
-    continue. Images that cannot be read are reported, not stored. ``jobs`` processes share the cores. With ``given``
-    nothing is detected.
+    A killed run never corrupts the file, and can be resumed. Unreadable images are reported, not stored. ``jobs``
+    processes divide the cores. With ``given`` nothing is detected.
     """
     report = FolderReport()
     jobs = max(min(jobs, len(images)), 1)
@@ -78,12 +78,11 @@ def extract_images(
     with FeatureWriter(output, settings, overwrite) as writer:
         todo = {name: path for name, path in images.items() if name not in writer.finished | unnamed}
         report.skipped = len(images) - len(todo) - len(unnamed)
-        # Without a terminal there is no bar.
-        disable = None if progress else True
+        disable = None if progress else True  # None: only if there is no terminal
         with tqdm(total=len(images), initial=len(images) - len(todo), unit="image", disable=disable) as bar:
             tasks = ((name, path, given.read(name) if given else None) for name, path in todo.items())
-            made = _in_turn(tasks, extractor) if jobs == 1 else _in_parallel(tasks, open_extractor, jobs)
-            for name, result in made:
+            work = partial(_extract, extractor) if jobs == 1 else _work
+            for (name, *_), result in in_processes(work, tasks, jobs, _open_worker, (open_extractor, jobs)):
                 if isinstance(result, Features):
                     writer.add(name, result)
                     report.done += 1
@@ -92,30 +91,18 @@ def extract_images(
                     report.failed[name] = result
                 bar.update()
         if not writer.finished:
-            writer.path.unlink()  # no image could be read: leave nothing rather than an empty file
+            writer.path.unlink()  # nothing could be read: leave no empty file
     return report
 
 
-def _in_turn(tasks: Iterable[_Task], extractor: AnyExtractor) -> Iterator[tuple[str, Features | str]]:
-    """Features, or the reason why there are none, of each image."""
-    for name, path, keypoints in tasks:
-        yield name, _extract(extractor, path, keypoints)
-
-
-def _in_parallel(
-    tasks: Iterable[_Task], open_extractor: OpenExtractor, jobs: int
-) -> Iterator[tuple[str, Features | str]]:
-    """The same in several processes."""
-    for (name, *_), result in in_processes(_work, tasks, jobs, _open_worker, (open_extractor, jobs)):
-        yield name, result
-
-
-def _extract(extractor: AnyExtractor, path: Path, keypoints: Keypoints | None) -> Features | str:
+def _extract(extractor: AnyExtractor, task: _Task) -> Features | str:
+    """Features of an image, or the reason why there are none."""
+    _, path, keypoints = task
     try:
         return extractor.extract(path, keypoints)
     except LogpolarError as error:
         return str(error) if str(path) in str(error) else f"{path}: {error}"
-    except (cv2.error, MemoryError, RuntimeError) as error:  # the last: a GPU without memory left, OpenVINO
+    except (cv2.error, MemoryError, RuntimeError) as error:  # the last: OpenVINO, and a GPU out of memory
         return f"{path}: cannot be described ({in_one_line(error)})"
 
 
@@ -124,9 +111,9 @@ _worker_extractor: AnyExtractor
 
 def _open_worker(open_extractor: OpenExtractor, jobs: int) -> None:
     global _worker_extractor
-    warnings.simplefilter("ignore", LogpolarWarning)  # the caller's own extractor has said it
+    warnings.simplefilter("ignore", LogpolarWarning)  # the caller's extractor has issued them already
     _worker_extractor = open_extractor(threads=max(cores() // jobs, 1))
 
 
 def _work(task: _Task) -> Features | str:
-    return _extract(_worker_extractor, *task[1:])
+    return _extract(_worker_extractor, task)

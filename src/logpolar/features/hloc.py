@@ -1,9 +1,9 @@
-"""Feature files as hloc writes them, read as ours.
+"""Feature files written by hloc.
 
 hloc's extractors store ``keypoints`` (N, 2), ``descriptors`` (D, N), ``scores`` and ``image_size``, by default in
-float16, which moves keypoints by up to half a pixel at x = 1500. Only its DoG adds ``scales`` (sigma, half of our
-size) and ``oris`` (degrees, our angle); of all others size and angle are missing, and the features can be matched but
-not described anew. Our own files have everything that hloc reads; see ``logpolar.features.files``.
+float16, which moves keypoints by up to half a pixel at x = 1500. Only its DoG adds ``scales`` (sigma, half our size)
+and ``oris`` (degrees, our angle); without them features can be matched but not redescribed. hloc can read our own
+files, see ``logpolar.features.files``.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from logpolar.keypoints import Keypoints
 
 
 class HlocFeatureFile(FeatureFile):
-    """Reads a feature file without our header, as hloc writes it.
+    """Reads a feature file of hloc, without our header.
 
-    Keypoints without scale or orientation get those of ``Keypoints.from_points``; ``missing`` tells which.
+    A missing scale or orientation is filled in as by ``Keypoints.from_points``; see ``missing``.
     """
 
     def _read_settings(self) -> dict[str, Any]:
         self._names = super().names()
         if not self._names:
-            raise StorageError(f"{self.path}: neither a feature file of logpolar nor one of hloc: no keypoints in it")
+            raise StorageError(f"{self.path}: not a feature file of logpolar or hloc: it holds no keypoints")
         return {"written_by": "hloc"}
 
     def names(self) -> list[str]:
@@ -37,7 +37,7 @@ class HlocFeatureFile(FeatureFile):
 
     @property
     def missing(self) -> list[str]:
-        """What the first image's keypoints lack: "size", "angle" or both."""
+        """What the first image's keypoints lack: "size", "angle", both or nothing."""
         group = self._file[self._names[0]]
         return [ours for theirs, ours in (("scales", "size"), ("oris", "angle")) if theirs not in group]
 
@@ -45,7 +45,7 @@ class HlocFeatureFile(FeatureFile):
         group = self._group(name)
         for key in ("descriptors", "image_size"):
             if key not in group:
-                raise StorageError(f"{self.path}: the features of '{name}' have no {key}")
+                raise StorageError(f"{self.path}: features of '{name}' have no {key}")
         xy, descriptors = group["keypoints"][()], np.asarray(group["descriptors"][()], np.float32)
         if xy.ndim != 2 or xy.shape[1] != 2 or descriptors.ndim != 2 or descriptors.shape[1] != len(xy):
             shapes = f"keypoints {xy.shape} and descriptors {descriptors.shape}"
@@ -58,12 +58,12 @@ class HlocFeatureFile(FeatureFile):
 
 
 def open_features(path: str | Path) -> FeatureFile:
-    """A feature file of ours or, where the header is missing, of hloc."""
+    """Open a feature file of ours or, without our header, of hloc."""
     return HlocFeatureFile(path) if is_foreign(path) else FeatureFile(path)
 
 
 def is_foreign(path: str | Path) -> bool:
-    """Whether an HDF5 file has no header of ours. What cannot be opened is not: opening it again says what is wrong."""
+    """Whether an HDF5 file lacks our header. False for unreadable files: opening them raises the right error."""
     try:
         with h5py.File(path, "r") as file:
             return "format" not in file.attrs

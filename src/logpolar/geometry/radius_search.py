@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-Points = NDArray[np.floating]
+from logpolar.types import Array as Points
+
 Indices = NDArray[np.intp]
 
 

@@ -1,25 +1,29 @@
-"""Geometry: what two images have in common, estimated robustly from matched points (OpenCV's USAC, MAGSAC++)."""
+"""Two-view geometry, estimated robustly from matched points (OpenCV's USAC, MAGSAC++)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-Matrix = NDArray[np.float64]
-Points = NDArray[np.floating]
+from logpolar.geometry.homography import warp_points
+from logpolar.settings import DEFAULT_THRESHOLD
+from logpolar.types import Array, Matrix
+
+Points: TypeAlias = Array
 
 _CONFIDENCE = 0.99999
 _ITERATIONS = 10000
+_PRECISE = 2.0
 
 
 @dataclass(frozen=True, eq=False)
 class Geometry:
-    """A 3 x 3 matrix from the first image to the second, or None, and which matches agree with it (N,)."""
+    """A matrix (3, 3) from the first image to the second, or None if there is none, and a mask (N,) of its inliers."""
 
     matrix: Matrix | None
     inliers: NDArray[np.bool_]
@@ -29,22 +33,50 @@ class Geometry:
         return int(self.inliers.sum())
 
 
-def estimate_homography(first: Points, second: Points, threshold: float = 3.0) -> Geometry:
+def estimate_homography(first: Points, second: Points, threshold: float = DEFAULT_THRESHOLD) -> Geometry:
     """Homography that maps points (N, 2) of the first image to the second; ``threshold`` in pixels.
 
-    Right for a flat scene or a camera that only turns. With fewer than 4 points, or none that agree, ``matrix`` is
-    None and no match is an inlier.
+    For planar scenes and purely rotating cameras. With fewer than 4 points, or without consensus, ``matrix`` is None
+    and there are no inliers.
     """
-    return _estimate(
+    found = _estimate(
         lambda a, b: cv2.findHomography(a, b, cv2.USAC_MAGSAC, threshold, None, _ITERATIONS, _CONFIDENCE),
         first,
         second,
         minimum=4,
     )
+    if found.matrix is None:
+        return found
+    inliers = (np.asarray(points, np.float64)[found.inliers] for points in (first, second))
+    return Geometry(_refined(found.matrix, *inliers), found.inliers)
 
 
-def estimate_fundamental(first: Points, second: Points, threshold: float = 1.0) -> Geometry:
-    """Fundamental matrix, x2' F x1 = 0, of two uncalibrated images; ``threshold`` in pixels; at least 8 points."""
+def _refined(matrix: Matrix, first: Matrix, second: Matrix) -> Matrix:
+    """Least squares over the most precise inliers.
+
+    Most keypoints are localised within a fraction of a pixel, but inliers may be off by the whole threshold, and a few
+    of those would outweigh all others at the image's corners. So points beyond ``_PRECISE`` standard deviations,
+    estimated from the median, are left out.
+    """
+    error = _transfer_error(matrix, first, second)
+    for _ in range(3):
+        precise = error <= _PRECISE * 1.4826 * np.median(error)
+        if precise.sum() <= 4:
+            break
+        better = np.asarray(cv2.findHomography(first[precise], second[precise])[0], np.float64)
+        after = _transfer_error(better, first, second) if better.shape == (3, 3) else np.array([np.inf])
+        if not np.median(after) < np.median(error):
+            break
+        matrix, error = better, after
+    return matrix
+
+
+def _transfer_error(homography: Matrix, first: Matrix, second: Matrix) -> Matrix:
+    return np.asarray(np.linalg.norm(warp_points(homography, first)[0] - second, axis=1))
+
+
+def estimate_fundamental(first: Points, second: Points, threshold: float = DEFAULT_THRESHOLD) -> Geometry:
+    """Fundamental matrix, x2' F x1 = 0, of two uncalibrated images; needs 8 points; ``threshold`` in pixels."""
     return _estimate(
         lambda a, b: cv2.findFundamentalMat(a, b, cv2.USAC_MAGSAC, threshold, _CONFIDENCE, _ITERATIONS),
         first,
@@ -56,12 +88,12 @@ def estimate_fundamental(first: Points, second: Points, threshold: float = 1.0) 
 def estimate_essential(
     first: Points, second: Points, first_camera: Matrix, second_camera: Matrix, threshold: float = 1.0
 ) -> Geometry:
-    """Essential matrix of two calibrated images; cameras are 3 x 3 intrinsic matrices; at least 5 points.
+    """Essential matrix of two calibrated images; needs 5 points; cameras are intrinsic matrices (3, 3).
 
-    The matrices of turned images, which are not triangular, will do as well. ``threshold`` is in pixels, of the mean
+    The matrices of rotated images, which are not triangular, work as well. ``threshold`` is in pixels, at the mean
     focal length of the two cameras.
     """
-    # The change of area, since a turned camera has no focal lengths on its diagonal.
+    # From the determinant: a rotated camera has no focal lengths on its diagonal.
     focal = np.mean([np.sqrt(abs(np.linalg.det(camera[:2, :2]))) for camera in (first_camera, second_camera)])
     return _estimate(
         lambda a, b: cv2.findEssentialMat(
@@ -74,7 +106,7 @@ def estimate_essential(
 
 
 def to_rays(points: Points, camera: Matrix) -> Matrix:
-    """Points in pixels to directions (x / z, y / z) of a camera with this intrinsic matrix."""
+    """Pixels (N, 2) to ray directions (x / z, y / z) of a camera with this intrinsic matrix."""
     homogeneous = np.concatenate([np.asarray(points, np.float64), np.ones((len(points), 1))], axis=1)
     directions = homogeneous @ np.linalg.inv(np.asarray(camera, np.float64)).T
     return np.asarray(directions[:, :2] / directions[:, 2:], np.float64)
@@ -90,7 +122,7 @@ def _estimate(
         return nothing
     try:
         matrix, mask = method(np.asarray(first, np.float64), np.asarray(second, np.float64))
-    except cv2.error:  # degenerate points, for example all at one place
+    except cv2.error:  # degenerate points, for example all identical
         return nothing
     if matrix is None or mask is None or matrix.shape != (3, 3) or not np.isfinite(matrix).all():
         return nothing

@@ -1,11 +1,13 @@
-"""Matches of many images in one file: HDF5 in hloc's layout, resumable, safe against a crash at any moment.
+"""Match files: HDF5 in hloc's layout, written atomically, resumable.
 
-Layout:
+Layout (in group names ``/`` becomes ``-``, as in hloc):
 
     /                                      attributes: format, version, settings (JSON: ratio, mutual, features)
-    /<image 0>/<image 1>/                  attributes: name0, name1, the images' true names (``/`` becomes ``-`` above)
+    /<image 0>/<image 1>/                  attributes: name0, name1: the images' names
     /<image 0>/<image 1>/matches0          (N0,) int32: row in image 1, or -1
     /<image 0>/<image 1>/matching_scores0  (N0,) float32: 1 - distance / 2, or 0
+
+A feature file with such groups (``logpolar match --h5``) is a match file, too.
 """
 
 from __future__ import annotations
@@ -23,21 +25,21 @@ from tqdm import tqdm
 
 from logpolar.distributed import in_processes
 from logpolar.errors import StorageError
-from logpolar.features.files import flat_name, pair_name, read_matches, write_matches
+from logpolar.features.files import FeatureFile, FeatureWriter, image_names
 from logpolar.features.hloc import is_foreign, open_features
 from logpolar.matching.nearest import Matches, MatchingOptions, match_descriptors
 from logpolar.matching.pairs import Pair, each_once
-from logpolar.storage.hdf5 import FileKind, Hdf5File, Hdf5Writer
+from logpolar.storage.hdf5 import FileKind, Hdf5File, Hdf5Writer, read_header
 
 _SECONDS = 2.0
-"""Matches are stored after so long: what a killed run loses. Each pair by itself would cost more than to match it."""
+"""Time between writes, and so what a killed run loses; to write each pair by itself would take longer than matching."""
 
 _KEPT_IMAGES = 64
-"""Images whose features a process keeps: pairs of one image follow each other."""
+"""Images whose features a process keeps in memory: pairs of one image follow each other."""
 
 
 class MatchFile(Hdf5File):
-    """Reads a match file.
+    """Reads a match file, or the matches in a feature file.
 
     >>> with MatchFile("matches.h5") as file:                 # doctest: +SKIP
     ...     matches = file.read(*file.pairs()[0])
@@ -45,44 +47,49 @@ class MatchFile(Hdf5File):
 
     kind = FileKind("logpolar-matches", 1, "match file")
 
+    def _read_settings(self) -> dict[str, Any]:
+        if self._file.attrs.get("format") == FeatureFile.kind.format and any(_pair_groups(self._file)):
+            self._names = _by_flat_name(image_names(self._file), self.path)
+            return read_header(self._file, self.path, FeatureFile.kind)
+        return super()._read_settings()
+
     def pairs(self) -> list[Pair]:
-        """The pairs in the file, sorted, by the images' true names."""
-        return sorted((str(group.attrs["name0"]), str(group.attrs["name1"])) for group in _pair_groups(self._file))
+        """The pairs in the file, sorted."""
+        return sorted(self._pair(group) for group in _pair_groups(self._file))
+
+    def _pair(self, group: Any) -> Pair:
+        if "name0" in group.attrs:
+            return str(group.attrs["name0"]), str(group.attrs["name1"])
+        _, *flat = group.name.split("/")  # hloc and logpolar 0.1 store no names
+        for name in flat:
+            if name not in self._names:
+                raise StorageError(f"{self.path}: has matches of '{name}', which is not among the features")
+        return self._names[flat[0]], self._names[flat[1]]
 
     def read(self, first: str, second: str) -> Matches:
-        """The matches of a pair, whichever of the two came first when they were made."""
-        for turned, name in ((False, pair_name(first, second)), (True, pair_name(second, first))):
+        """The matches of a pair, in either order."""
+        for swapped, name in ((False, _group_name(first, second)), (True, _group_name(second, first))):
             if f"{name}/matches0" in self._file:
-                matches = read_matches(self._file[name])
-                return _turn(matches) if turned else matches
+                matches = _read_matches(self._file[name])
+                return _swap(matches) if swapped else matches
         raise StorageError(f"{self.path}: no matches of '{first}' and '{second}' in this file")
 
 
 class HlocMatchFile(MatchFile):
-    """A match file as hloc writes it, which does not tell the true names: ``names`` are the images it may be about."""
+    """A match file written by hloc, which does not store image names: ``names`` are those of the feature file."""
 
     def __init__(self, path: str | Path, names: Iterable[str]) -> None:
         self._names = _by_flat_name(names, Path(path))
         super().__init__(path)
 
     def _read_settings(self) -> dict[str, Any]:
-        if next(_pair_groups(self._file), None) is None:
+        if not any(_pair_groups(self._file)):
             raise StorageError(f"{self.path}: neither a match file of logpolar nor one of hloc: no matches0 in it")
         return {"written_by": "hloc"}
 
-    def pairs(self) -> list[Pair]:
-        found = []
-        for group in _pair_groups(self._file):
-            _, first, second = group.name.split("/")
-            for name in (first, second):
-                if name not in self._names:
-                    raise StorageError(f"{self.path}: has matches of '{name}', which is not among the features")
-            found.append((self._names[first], self._names[second]))
-        return sorted(found)
-
 
 def open_matches(path: str | Path, names: Iterable[str]) -> MatchFile:
-    """A match file of ours or, where the header is missing, of hloc; ``names``: the images it may be about."""
+    """A match file of logpolar or, without our header, of hloc; ``names``: the images of the feature file."""
     return HlocMatchFile(path, names) if is_foreign(path) else MatchFile(path)
 
 
@@ -104,12 +111,20 @@ class MatchWriter(Hdf5Writer):
         self.finished.update(found)
 
 
+class PairWriter(FeatureWriter):
+    """Writes features and their matches into one file, which is a feature file and a match file."""
+
+    def add_matches(self, first: str, second: str, count: int, matches: Matches) -> None:
+        """Add the matches of two images, the first of which has ``count`` keypoints."""
+        self._add(lambda file: _write_pairs(file, {(first, second): (count, matches)}))
+
+
 @dataclass
 class MatchReport:
-    """What became of the pairs."""
+    """Counts of a run of ``match_pairs``."""
 
     done: int = 0
-    skipped: int = 0  # were in the file already
+    skipped: int = 0  # already in the file
     matches: int = 0
 
 
@@ -121,13 +136,18 @@ def match_pairs(
     jobs: int = 1,
     overwrite: bool = False,
     progress: bool = False,
+    device: str = "cpu",
 ) -> MatchReport:
-    """Match pairs of images of a feature file into a match file; pairs that are in it already, in
-    either order, are left alone.
+    """Match pairs of images of a feature file into a match file; pairs already in it, in either order, are skipped.
 
-    After a crash the file is whole and lacks at most the matches of the last seconds; run it again to continue.
+    A killed run never corrupts the file and loses the matches of the last seconds at most; run it again to continue.
+    ``jobs`` processes match on the CPU; on another ``device`` there is one.
     """
     options, report = options or MatchingOptions(), MatchReport()
+    if device != "cpu":
+        from logpolar.matching.torch_nearest import find_device
+
+        find_device(device)  # raises before a file is made
     with open_features(features) as file:
         settings = {**asdict(options), "features": file.settings}
     wanted = each_once(pairs)
@@ -139,7 +159,7 @@ def match_pairs(
         last = time.monotonic()
         with tqdm(total=len(wanted), initial=report.skipped, unit="pair", disable=None if progress else True) as bar:
             try:
-                for pair, found in _matched(Path(features), todo, options, jobs):
+                for pair, found in _matched(Path(features), todo, options, jobs, device):
                     waiting[pair] = found
                     report.done += 1
                     report.matches += len(found[1])
@@ -154,13 +174,13 @@ def match_pairs(
 
 
 def _matched(
-    features: Path, pairs: list[Pair], options: MatchingOptions, jobs: int
+    features: Path, pairs: list[Pair], options: MatchingOptions, jobs: int, device: str
 ) -> Iterator[tuple[Pair, tuple[int, Matches]]]:
-    jobs = max(min(jobs, len(pairs)), 1)
+    jobs = max(min(jobs, len(pairs)), 1) if device == "cpu" else 1
     if jobs > 1:
         yield from in_processes(_work, pairs, jobs, _open_worker, (features, options))
         return
-    with _Matcher(features, options) as matcher:
+    with _Matcher(features, options, device) as matcher:
         for pair in pairs:
             yield pair, matcher(pair)
 
@@ -168,8 +188,8 @@ def _matched(
 class _Matcher:
     """Matches pairs of one feature file."""
 
-    def __init__(self, features: Path, options: MatchingOptions) -> None:
-        self._file, self._options = open_features(features), options
+    def __init__(self, features: Path, options: MatchingOptions, device: str = "cpu") -> None:
+        self._file, self._options, self._device = open_features(features), options, device
         self._read = lru_cache(_KEPT_IMAGES)(self._file.read)
 
     def __enter__(self) -> _Matcher:
@@ -180,7 +200,7 @@ class _Matcher:
 
     def __call__(self, pair: Pair) -> tuple[int, Matches]:
         first, second = (self._read(name) for name in pair)
-        return len(first), match_descriptors(first.descriptors, second.descriptors, self._options)
+        return len(first), match_descriptors(first.descriptors, second.descriptors, self._options, device=self._device)
 
 
 _worker_matcher: _Matcher
@@ -196,25 +216,40 @@ def _work(pair: Pair) -> tuple[int, Matches]:
 
 
 def check_matches(matches: Matches, first: int, second: int, what: str) -> None:
-    """Raise unless two images with so many keypoints can have these matches; ``what`` is their name in the error."""
+    """Raise unless the matches fit images with so many keypoints; ``what`` names them in the error."""
     if len(matches) and (matches.indices >= (first, second)).any():
-        raise StorageError(f"{what}: matches of keypoints that the features do not have; they were made of others")
+        raise StorageError(f"{what}: matched keypoints are missing from the features; they belong to another file")
 
 
 def _by_flat_name(names: Iterable[str], path: Path) -> dict[str, str]:
-    """Names by hloc's names for them among matches; raises if two images share one."""
+    """Image names by their group names; raises if two images share one."""
     found: dict[str, str] = {}
     for name in sorted(names):
-        if found.setdefault(flat_name(name), name) != name:
-            both = f"'{found[flat_name(name)]}' and '{name}'"
+        if found.setdefault(_flat_name(name), name) != name:
+            both = f"'{found[_flat_name(name)]}' and '{name}'"
             raise StorageError(f"{path}: match files, as hloc's, cannot tell {both} apart; rename one")
     return found
 
 
 def _write_pairs(file: Any, found: Mapping[Pair, tuple[int, Matches]]) -> None:
     for (first, second), (count, matches) in found.items():
-        group = write_matches(file, pair_name(first, second), count, matches)
+        partner, score = np.full(count, -1, np.int32), np.zeros(count, np.float32)
+        partner[matches.indices[:, 0]] = matches.indices[:, 1]
+        score[matches.indices[:, 0]] = 1 - matches.distances / 2
+        name = _group_name(first, second)
+        if name in file:
+            del file[name]
+        group = file.require_group(name)
+        group.create_dataset("matches0", data=partner)
+        group.create_dataset("matching_scores0", data=score)
         group.attrs["name0"], group.attrs["name1"] = first, second
+
+
+def _read_matches(group: Any) -> Matches:
+    partner, score = group["matches0"][()], group["matching_scores0"][()]
+    here = np.flatnonzero(partner >= 0)
+    indices = np.stack([here, partner[here]], axis=1).astype(np.int32)
+    return Matches(indices, (2 - 2 * score[here]).astype(np.float32))
 
 
 def _pair_groups(file: Any) -> Iterator[Any]:
@@ -225,7 +260,16 @@ def _pair_groups(file: Any) -> Iterator[Any]:
                 yield group
 
 
-def _turn(matches: Matches) -> Matches:
-    """The matches from the second image's side, ordered by its rows."""
+def _group_name(first: str, second: str) -> str:
+    return f"{_flat_name(first)}/{_flat_name(second)}"
+
+
+def _flat_name(image: str) -> str:
+    """hloc's name of an image among matches."""
+    return image.replace("/", "-")
+
+
+def _swap(matches: Matches) -> Matches:
+    """The matches from the second image to the first, ordered by the second's rows."""
     order = np.argsort(matches.indices[:, 1], kind="stable")
     return Matches(np.ascontiguousarray(matches.indices[order, ::-1]), matches.distances[order])

@@ -1,8 +1,8 @@
-"""Images that look alike, by their local descriptors pooled into one vector an image (VLAD).
+"""Image retrieval: local descriptors pooled into one vector per image (VLAD).
 
-Each descriptor goes to the nearest of a few centres, found by k-means among a sample of all descriptors; the vector is
-the sum of differences to each centre, every centre's share at unit length (Arandjelovic and Zisserman, 2013), and the
-likeness of two images the dot product. A centre that no descriptor goes to has a share of zero.
+Each descriptor is assigned to the nearest of a few centres, found by k-means on a sample of all descriptors. The vector
+is the sum of residuals to each centre, normalised per centre (Arandjelovic and Zisserman, 2013), and the similarity of
+two images is the dot product. Centres without descriptors contribute zeros.
 """
 
 from __future__ import annotations
@@ -12,33 +12,32 @@ from collections.abc import Callable, Sequence
 import cv2
 import numpy as np
 
-from logpolar.matching.pairs import Pair
 from logpolar.types import FloatArray
 
 _CENTRES = 64
 _SAMPLE = 50_000
-"""Descriptors that the centres are found among."""
+"""Descriptors used by k-means."""
 
 
 def similar_pairs(
     names: Sequence[str], read_descriptors: Callable[[str], FloatArray], neighbours: int, seed: int = 0
-) -> list[Pair]:
-    """Each image with the ``neighbours`` most like it; a pair that both ask for counts once. Sorted."""
+) -> list[tuple[str, str]]:
+    """Each image with its ``neighbours`` most similar ones; sorted, no pair twice."""
     if len(names) < 2:
         return []
     centres = _find_centres(names, read_descriptors, seed)
     vectors = np.stack([pool(read_descriptors(name), centres) for name in names])
     found = set()
     for number, vector in enumerate(vectors):
-        likeness = vectors @ vector
-        likeness[number] = -np.inf
-        for other in np.argsort(-likeness, kind="stable")[: min(neighbours, len(names) - 1)]:
+        similarity = vectors @ vector
+        similarity[number] = -np.inf
+        for other in np.argsort(-similarity, kind="stable")[: min(neighbours, len(names) - 1)]:
             found.add((min(number, int(other)), max(number, int(other))))
     return [(names[i], names[j]) for i, j in sorted(found)]
 
 
 def pool(descriptors: FloatArray, centres: FloatArray) -> FloatArray:
-    """One vector of unit length, or of zeros for no descriptors, of descriptors (N, D) and centres (K, D)."""
+    """Unit vector (K * D,) of descriptors (N, D) and centres (K, D); zeros without descriptors."""
     if len(descriptors) == 0 or len(centres) == 0:
         return np.zeros(centres.size, np.float32)
     nearest = (descriptors @ centres.T - (centres**2).sum(axis=1) / 2).argmax(axis=1)
@@ -50,10 +49,10 @@ def pool(descriptors: FloatArray, centres: FloatArray) -> FloatArray:
 
 def _find_centres(names: Sequence[str], read_descriptors: Callable[[str], FloatArray], seed: int) -> FloatArray:
     random, parts = np.random.default_rng(seed), []
-    share = max(_SAMPLE // len(names), 1)
+    per_image = max(_SAMPLE // len(names), 1)
     for name in names:
         descriptors = read_descriptors(name)
-        parts.append(descriptors[random.permutation(len(descriptors))[:share]])
+        parts.append(descriptors[random.permutation(len(descriptors))[:per_image]])
     sample = np.ascontiguousarray(np.concatenate(parts), np.float32)
     count = min(_CENTRES, len(sample))
     if count == 0:

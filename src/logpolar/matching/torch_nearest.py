@@ -1,27 +1,32 @@
-"""Matching of descriptors on a torch device, in blocks of bounded memory, with the results of ``nearest.py``."""
+"""Nearest neighbours on a torch device, in blocks of bounded memory: what ``match_descriptors`` uses on a GPU."""
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import Any
 
-from logpolar.matching.nearest import Matches, MatchingOptions, Neighbours, choose_matches, no_matches
+from logpolar.errors import MissingExtraError
+
+try:
+    import torch
+    from torch import Tensor
+except ImportError as error:
+    raise MissingExtraError("matching on a GPU", "torch") from error
+
+from logpolar.matching.nearest import Neighbours
+from logpolar.models.runtimes.torch_device import find_device as find_device
 
 _BLOCK_VALUES = 2**24
-"""Products that exist at the same time: 64 MB."""
+"""Dot products in memory at a time: 64 MB."""
 
 
-def match_tensors(first: Tensor, second: Tensor, options: MatchingOptions | None = None) -> Matches:
-    """Match unit-length descriptors (N, D) and (M, D) on one device, as ``match_descriptors`` does.
+def nearest_on_device(first: Any, second: Any, device: str) -> Neighbours:
+    """Nearest neighbours among descriptors (N, D) and (M, D), arrays or tensors, neither of them empty.
 
-    Products are computed in float32: on a GPU without TF32, unless torch was told otherwise, and from half precision
-    descriptors without further loss.
+    Dot products are computed in float32; half precision descriptors are converted without loss.
     """
-    if len(first) == 0 or len(second) == 0:
-        return no_matches()
+    place = find_device(device)
     with torch.inference_mode():
-        found = _nearest(first.float(), second.float())
-    return choose_matches(found, options or MatchingOptions())
+        return _nearest(*(torch.as_tensor(each, dtype=torch.float32, device=place) for each in (first, second)))
 
 
 def _nearest(first: Tensor, second: Tensor) -> Neighbours:
@@ -31,14 +36,11 @@ def _nearest(first: Tensor, second: Tensor) -> Neighbours:
     for start in range(0, len(first), rows):
         block = first[start : start + rows] @ second.T
         torch.maximum(back_best, block.amax(dim=0), out=back_best)
-        largest, where = block.max(dim=1)
-        # Of equal values max may return any: the first is wanted.
+        largest = block.amax(dim=1)
+        # torch.max may return any of equal values: the first is wanted.
         where = (block == largest[:, None]).to(torch.uint8).argmax(dim=1)
         block.scatter_(1, where[:, None], -torch.inf)
         index.append(where)
         best.append(largest)
         runner_up.append(block.amax(dim=1))
-    return Neighbours(
-        torch.cat(index).cpu().numpy(),
-        *(values.cpu().numpy() for values in (torch.cat(best), torch.cat(runner_up), back_best)),
-    )
+    return Neighbours(*(each.cpu().numpy() for each in (*map(torch.cat, (index, best, runner_up)), back_best)))

@@ -1,4 +1,4 @@
-"""Model cards: what a network is like, what it was trained on, what was measured."""
+"""Model cards: a network's architecture, its sampling, training data and measured results."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _VARIANT_PRECISIONS = ("bfloat16", "int8")
 
 
 class PatchSizeError(ValueError):
-    """A patch that the strides of a network do not divide."""
+    """A patch size that a network's strides do not divide."""
 
 
 @dataclass(frozen=True)
 class NetworkOptions:
-    """What distinguishes one descriptor network from another."""
+    """Architecture of a descriptor network."""
 
-    rows: int = 32  # patch size; a multiple of all strides multiplied
+    rows: int = 32  # patch size, a multiple of the strides' product
     columns: int = 32
-    circular: bool = False  # rows (angles) continue from the last to the first in every convolution
-    dropout: float = 0.1  # while training, before the last convolution
-    channels: tuple[int, ...] = (32, 32, 64, 64, 128, 128)  # of each 3 x 3 convolution
-    strides: tuple[int, ...] = (1, 1, 2, 1, 2, 1)  # of each, 1 or 2
+    circular: bool = False  # convolutions wrap around the rows (angles)
+    dropout: float = 0.1  # before the last convolution, in training
+    channels: tuple[int, ...] = (32, 32, 64, 64, 128, 128)  # of the 3 x 3 convolutions
+    strides: tuple[int, ...] = (1, 1, 2, 1, 2, 1)  # 1 or 2
 
     def __post_init__(self) -> None:
         if not isinstance(self.circular, bool):
@@ -41,12 +41,12 @@ class NetworkOptions:
 
     @property
     def reduction(self) -> int:
-        """How many times fewer rows and columns the last convolution sees than the patch has."""
+        """Downscaling from the patch to the input of the last convolution."""
         return math.prod(self.strides)
 
     @property
     def multiply_adds(self) -> int:
-        """Multiplications, each with its addition, in all convolutions for one patch."""
+        """Multiply-adds of all convolutions for one patch."""
         inputs, places, total = 1, self.rows * self.columns, 0
         for outputs, stride in zip(self.channels, self.strides, strict=True):
             places //= stride**2
@@ -58,12 +58,8 @@ class NetworkOptions:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> NetworkOptions:
-        """The inverse of ``to_json``, of what version 2 wrote as well; raises ``ValueError`` for anything else."""
-        return cls.from_dict(json.loads(text))
-
-    @classmethod
     def from_dict(cls, values: Any) -> NetworkOptions:
+        """From parsed JSON, of older versions as well; raises ``ValueError`` for anything else."""
         if isinstance(values, dict):
             values = dict(values)
             if values.pop("normalisation", "patch") != "patch":  # version 2 and 3 state the only one there is
@@ -89,12 +85,12 @@ def _check_layers(channels: Any, strides: Any) -> None:
 
 @dataclass(frozen=True)
 class Variant:
-    """What tells a variant from the model it was made of."""
+    """How a variant differs from the model it was made from."""
 
     precision: ModelPrecision  # of the arithmetic
-    parent: str  # the model's name
+    parent: str  # name of that model
     parent_hash: str  # SHA-256 of its file
-    calibration: dict[str, Any] = field(default_factory=dict)  # patches that ranges were fitted to, and their source
+    calibration: dict[str, Any] = field(default_factory=dict)  # number and source of the patches
 
     def __post_init__(self) -> None:
         if self.precision not in _VARIANT_PRECISIONS:
@@ -103,20 +99,20 @@ class Variant:
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What a model is, what it was trained on and what was measured."""
+    """Description of a model, its training data and its results."""
 
     name: str
     description: str
     sampling: Pattern
     network: NetworkOptions
-    training: dict[str, Any] = field(default_factory=dict)  # data and their sources, recipe, seed, versions
-    figures: dict[str, Any] = field(default_factory=dict)  # measured results, each with its N
+    training: dict[str, Any] = field(default_factory=dict)  # data, recipe, seed, versions
+    figures: dict[str, Any] = field(default_factory=dict)  # results, each with its N
     licence: str = "Apache-2.0"
-    variant: Variant | None = None  # None: the trained model itself, in float32
+    variant: Variant | None = None  # None: a trained model, in float32
 
     def __post_init__(self) -> None:
         if (self.sampling.rows, self.sampling.columns) != (self.network.rows, self.network.columns):
-            raise ValueError("the network's patch size is not that of the sampling pattern")
+            raise ValueError("the network and the sampling pattern differ in patch size")
 
     @property
     def precision(self) -> ModelPrecision:

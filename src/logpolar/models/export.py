@@ -1,17 +1,7 @@
 """Networks to model files, and models to ONNX files for any runtime: the network alone, or end to end.
 
-Convention of the network alone:
-    ``patches`` (count, rows, columns) -> ``descriptors`` (count, 128), all float32. Patches as ``sampling`` in the card
-    says, intensities in [0, 1]; any number of them, none included.
-
-Convention end to end:
-    ``image`` (height, width) and ``keypoints`` (count, 4) -> ``descriptors`` (count, 128), all float32. The image is
-    gray in [0, 1] (8 bit: divided by 255) and of any size; rows of the keypoints are those of ``Keypoints.table``: x
-    and y in pixels with the centre of the top-left pixel at (0, 0), size, a diameter in pixels as OpenCV's, and angle,
-    degrees clockwise on the screen. The image is used at its full size, like ``Extractor(max_size=None)`` does. A
-    keypoint that is not finite, or whose size is not positive, has a descriptor of NaN.
-
-The weights are inside. The metadata hold the model's card, its hash and the convention.
+The ONNX files hold the weights, the card, the model's hash and the convention below in their metadata. End to end the
+image is used at full size, as by ``Extractor(max_size=None)``, and keypoints are rows of ``Keypoints.table``.
 """
 
 from __future__ import annotations
@@ -47,13 +37,13 @@ if TYPE_CHECKING:
     from logpolar.models.network import DescriptorNetwork
 
 _CHUNK = 32
-"""Keypoints described at a time: memory stays bounded and the network's values in the processor's cache."""
+"""Keypoints at a time, so that memory stays bounded and values stay in the processor's cache."""
 
-_NETWORK_WORDS = (
+_NETWORK_CONVENTION = (
     "patches (count, rows, columns), float32, intensities in [0, 1], cut as the card's sampling says "
     f"-> descriptors (count, {DESCRIPTOR_SIZE}) of unit length"
 )
-_END_TO_END_WORDS = (
+_END_TO_END_CONVENTION = (
     "image (height, width), float32, gray in [0, 1], and keypoints (count, 4), float32: x, y in pixels with the centre "
     "of the top-left pixel at (0, 0), size = diameter in pixels as in OpenCV, angle in degrees clockwise on the screen "
     f"-> descriptors (count, {DESCRIPTOR_SIZE}) of unit length; NaN for keypoints that are not finite or have no size"
@@ -139,7 +129,7 @@ def leave_out(tensor: TensorProto) -> None:
 
 def network_file(model: Model) -> bytes:
     """The ONNX file of the network alone."""
-    return _described(_checked_graph(model), model, _NETWORK_WORDS)
+    return _with_metadata(_checked_graph(model), model, _NETWORK_CONVENTION)
 
 
 def end_to_end_file(model: Model) -> bytes:
@@ -157,11 +147,11 @@ def end_to_end_file(model: Model) -> bytes:
         list(network.graph.initializer),
     )
     file = helper.make_model(whole, opset_imports=list(network.opset_import), ir_version=network.ir_version)
-    return _described(file, model, _END_TO_END_WORDS)
+    return _with_metadata(file, model, _END_TO_END_CONVENTION)
 
 
 def largest_difference(model: Model, file: bytes, end_to_end: bool) -> float:
-    """Between the descriptors of the file, run by onnxruntime, and the library's, on an image of noise."""
+    """Largest difference between the file's descriptors, run by onnxruntime, and the library's, on smooth noise."""
     random = np.random.default_rng(0)
     noise = np.asarray(cv2.GaussianBlur(random.random((150, 211), np.float32), (0, 0), 2), np.float32)
     xy, size = random.uniform(0, 150, (_CHUNK + 1, 2)), random.uniform(2, 20, _CHUNK + 1)
@@ -179,7 +169,7 @@ def _describe_in_chunks(graph: Graph, pattern: Pattern, network: onnx.GraphProto
     count = graph.node("Shape", keypoints, kind=TensorProto.INT64, end=1)
     chunks = (count + (_CHUNK - 1)) // _CHUNK
     with graph.body() as nodes:
-        # All chunks are of one size: the last is filled up with the last keypoint.
+        # All chunks have the same size: the last is padded with the last keypoint.
         places = graph.named("chunk", TensorProto.INT64) * _CHUNK + np.arange(_CHUNK)
         patches = sample(graph, pyramid, keypoints.take(graph.clip(places, None, count - 1)), pattern)
         nodes.append(helper.make_node("Identity", [patches.name], [network.input[0].name]))
@@ -204,12 +194,12 @@ def _describe_in_chunks(graph: Graph, pattern: Pattern, network: onnx.GraphProto
 
 
 def _checked_graph(model: Model) -> onnx.ModelProto:
-    OnnxruntimeDescriber(model, threads=1)  # refuses graphs and weights that do not fit each other
+    OnnxruntimeDescriber(model, threads=1)  # raises if graph and weights do not fit
     return model.onnx_graph()
 
 
-def _described(file: onnx.ModelProto, model: Model, convention: str) -> bytes:
-    """The file's content, with all that a user must know in its metadata."""
+def _with_metadata(file: onnx.ModelProto, model: Model, convention: str) -> bytes:
+    """The file's content, with the card and the convention in its metadata."""
     file.producer_name, file.producer_version = "logpolar", VERSION
     file.doc_string = f"{model.name}: {convention}"
     words = {"card": model.card.to_json(), "model_hash": model.digest, "convention": convention}

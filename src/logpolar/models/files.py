@@ -1,19 +1,19 @@
-"""Models: weights that carry their sampling, their graph and their history in one file.
+"""Model files: weights together with their sampling, their graph and their card.
 
-A model file is a safetensors file. Its tensors are the network's weights (float16; the statistics of the batch
-normalisation float32), its metadata hold
+A model file is a safetensors file. Its tensors are the network's weights (float16; batch normalisation statistics
+float32), its metadata
 
     format   "logpolar-model"
     version  "3"
-    card     JSON: name, description, sampling, network, training, figures, licence; of a variant also what it is one of
-    graph    base64: the ONNX graph of the network, its weights left out: they are the tensors of this file
+    card     JSON: name, description, sampling, network, training, figures, licence; variant, if it is one
+    graph    base64: the ONNX graph of the network without its weights, which are the tensors of this file
 
-A variant in fewer bits (``quantisation.py``) has the weights of its own graph, int8 ones as int8, and one more tensor,
-``check``: descriptors of known patches, which a runtime must reproduce before it is let loose on others.
+A variant in fewer bits (``quantisation.py``) stores the weights of its own graph, int8 ones as int8, and another
+tensor, ``check``: descriptors of known patches that a runtime must reproduce.
 
-So weights cannot be run with the wrong patches, nor torch and onnxruntime with different weights. No pickles.
+So weights always run with their own sampling, and torch and onnxruntime share the same weights. No pickles.
 
-Version 2 is read as well: its cards say nothing of channels and strides, for all its networks had the default ones.
+Version 2 can be read: its cards lack channels and strides, which were the default ones.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ _SUFFIX = ".safetensors"
 _CHECK = "check"
 
 Weights: TypeAlias = dict[str, NDArray[Any]]
-"""float32, and in an int8 variant also int8, uint8 and int32."""
+"""float32; in int8 variants also int8, uint8 and int32."""
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A loaded model: card, weights, the ONNX graph without weights, and the hash of the file."""
+    """A loaded model file."""
 
     card: ModelCard
     weights: Weights
-    graph: bytes
+    graph: bytes  # ONNX, without the weights
     digest: str  # SHA-256 of the model file
-    check: FloatArray | None = None  # of a variant: descriptors (K, 128) of the patches of ``logpolar.models.runtimes``
+    check: FloatArray | None = None  # of a variant: descriptors of ``runtimes.base.check_patches``
 
     @property
     def name(self) -> str:
@@ -70,10 +70,10 @@ class Model:
         return self.card.sampling
 
     def network(self) -> DescriptorNetwork:
-        """The network in torch, ready to describe."""
+        """The network in torch, in evaluation mode."""
         if self.card.variant:
             raise ModelError(
-                f"model '{self.name}': torch does not run {self.card.precision} variants; take its parent "
+                f"model '{self.name}': torch does not run {self.card.precision} variants; use its parent "
                 f"'{self.card.variant.parent}', or the runtime onnxruntime or openvino"
             )
         try:
@@ -82,13 +82,13 @@ class Model:
             from logpolar.models.network import DescriptorNetwork
         except ImportError as error:
             raise MissingExtraError("the torch runtime", "torch") from error
-        with torch.device("meta"):  # without memory: its random weights, which take long to make, are not wanted
+        with torch.device("meta"):  # without memory: initialising random weights takes long
             network = DescriptorNetwork(self.card.network)
         try:
             weights = {name: torch.tensor(values) for name, values in self.weights.items()}
             network.load_state_dict(weights, assign=True)
         except RuntimeError as error:
-            raise ModelError(f"model '{self.name}': the weights do not fit the network its card describes") from error
+            raise ModelError(f"model '{self.name}': the weights do not fit the network on its card") from error
         return network.eval()
 
     def onnx_graph(self) -> onnx.ModelProto:
@@ -103,13 +103,13 @@ class Model:
 
 
 def shipped_models() -> list[str]:
-    """Names of the models inside the package."""
+    """Names of the models in the package."""
     folder = resources.files("logpolar.models") / "weights"
     return sorted(file.name[: -len(_SUFFIX)] for file in folder.iterdir() if file.name.endswith(_SUFFIX))
 
 
 def load_model(name_or_path: str | Path) -> Model:
-    """A shipped model by its name, or a model file by its path."""
+    """Load a shipped model by name, or a model file by path."""
     name = str(name_or_path)
     if name in shipped_models():
         with resources.as_file(resources.files("logpolar.models") / "weights" / f"{name}{_SUFFIX}") as path:
@@ -122,14 +122,14 @@ def load_model(name_or_path: str | Path) -> Model:
 
 
 def save_variant(path: str | Path, weights: Weights, graph: bytes, card: ModelCard, check: FloatArray) -> None:
-    """Write the model file of a variant: its weights, the graph that uses them, the card, the check."""
+    """Write the model file of a variant; ``check``: its descriptors of ``check_patches``."""
     if card.variant is None:
-        raise ValueError("the card says of no model that this is a variant of it")
+        raise ValueError("the card is not that of a variant")
     write_model(path, {**_halved(weights), _CHECK: check}, graph, card)
 
 
 def _halved(weights: Weights) -> Weights:
-    """In half precision where nothing is lost by that."""
+    """In half precision where that is exact."""
     halves = {name: values.astype(np.float16) for name, values in weights.items() if values.dtype == np.float32}
     exact = {name: half for name, half in halves.items() if np.array_equal(half.astype(np.float32), weights[name])}
     return {**weights, **exact}
@@ -147,8 +147,9 @@ def write_model(path: str | Path, tensors: Weights, graph: bytes, card: ModelCar
 
 
 def _in_order(content: bytes) -> bytes:
-    """A safetensors file with its header's metadata sorted: the library writes them in any order, and the same model
-    shall be the same file. The header is JSON, after its length in 8 bytes, filled up with spaces."""
+    """A safetensors file with sorted metadata, which the library writes in any order: equal models, equal files.
+
+    The header is JSON, preceded by its length in 8 bytes and padded with spaces."""
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + length])
     header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
@@ -164,28 +165,28 @@ def _read(path: Path, source: str) -> Model:
             _check_metadata(metadata, source)
             weights = {name: _as_run(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, TypeError) as error:
-        raise ModelError(f"{source}: not a safetensors file, or a damaged one ({error})") from error
+        raise ModelError(f"{source}: not a safetensors file, or damaged ({error})") from error
     try:
         card = ModelCard.from_json(metadata["card"])
         graph = base64.b64decode(metadata["graph"], validate=True)
     except ValueError as error:
         raise ModelError(f"{source}: damaged model file: {error}") from error
     if not all(np.isfinite(values).all() for values in weights.values()):
-        raise ModelError(f"{source}: some of the weights are not finite")
+        raise ModelError(f"{source}: some weights are not finite")
     check = weights.pop(_CHECK, None)
     if card.variant and (check is None or check.ndim != 2):
-        raise ModelError(f"{source}: a variant without descriptors to check it by")
+        raise ModelError(f"{source}: a variant without descriptors to check it against")
     return Model(card, weights, graph, hashlib.sha256(path.read_bytes()).hexdigest(), check)
 
 
 def _as_run(values: NDArray[Any]) -> NDArray[Any]:
-    """Stored in half precision, run in single; integers are what they are."""
+    """Half precision to single; integers unchanged."""
     return values.astype(np.float32) if np.issubdtype(values.dtype, np.floating) else values
 
 
 def _check_metadata(metadata: dict[str, str], source: str) -> None:
     if metadata.get("format") != _FORMAT:
-        raise ModelError(f"{source}: not a logpolar model (its metadata do not say format = {_FORMAT})")
+        raise ModelError(f"{source}: not a logpolar model (no format = {_FORMAT} in its metadata)")
     if metadata.get("version") not in _READABLE:
         found, readable = metadata.get("version"), " and ".join(_READABLE)
         raise ModelError(f"{source}: model format version {found}, but this logpolar reads versions {readable}")

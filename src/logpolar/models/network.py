@@ -1,4 +1,4 @@
-"""The descriptor network: a patch in, 128 numbers of unit length out (torch)."""
+"""The descriptor network: patches to descriptors of unit length (needs torch)."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from torch.nn import functional
 from logpolar.models.cards import NetworkOptions
 from logpolar.settings import DESCRIPTOR_SIZE
 
-CONTRAST_FLOOR = 1e-4  # added to a patch's contrast: noise in flat patches (intensities in [0, 1]) stays small
+CONTRAST_FLOOR = 1e-4  # added to a patch's contrast, so that noise in flat patches stays small
 
 
 class DescriptorNetwork(nn.Module):
-    """By default HardNet's seven convolutions as the paper uses them, 1 334 560 parameters for 32 x 32 patches.
+    """(N, rows, columns) -> (N, 128). By default the paper's HardNet: 1 334 560 parameters for 32 x 32 patches.
 
-    (N, rows, columns) -> (N, 128). Each patch is reduced to zero mean and unit contrast, then 3 x 3 convolutions with
-    batch normalisation (without learned scale and shift) and ReLU, dropout, one convolution over all that is left,
-    batch normalisation, unit length. The options say how many there are, their channels and which have stride 2.
-
-    With ``circular`` the rows, which are angles in a log-polar patch, continue from the last to the first.
+    Each patch is normalised to zero mean and unit contrast, followed by 3 x 3 convolutions with batch normalisation
+    (without learned scale and shift) and ReLU, dropout, a convolution over the whole remaining map, batch
+    normalisation, and unit length. With ``circular`` the convolutions wrap around the rows, the angles of log-polar
+    patches.
     """
 
     def __init__(self, options: NetworkOptions) -> None:
@@ -42,7 +41,7 @@ class DescriptorNetwork(nn.Module):
         for block in self.blocks:
             values = block(values)
         values = self.head_norm(self.head(self.dropout(values)))
-        # At least float32: mixed precision would cost digits here.
+        # At least float32: mixed precision would lose digits here.
         return unit_length(values.flatten(1).to(torch.promote_types(values.dtype, torch.float32)))
 
 
@@ -62,8 +61,8 @@ class _Block(nn.Module):
 
 
 def normalize_contrast(patches: Tensor) -> Tensor:
-    """Each patch less its mean, over its standard deviation (N - 1 in the denominator, as the released code has it)."""
-    # Less one of its own values first: a flat patch is then exactly 0, not the rounding error of its mean.
+    """Each patch to zero mean and unit standard deviation (divided by N - 1, as in the paper's code)."""
+    # Subtract a value of the patch first: a flat patch is then exactly 0, not its mean's rounding error.
     patches = patches - patches[:, :1, :1]
     centred = patches - patches.mean(dim=(1, 2), keepdim=True)
     count = patches.shape[1] * patches.shape[2]

@@ -58,16 +58,21 @@ class Hdf5File:
 
     def _read_settings(self) -> dict[str, Any]:
         """The settings in the header; refuses a file of another kind or version."""
-        kind, version, settings = (self._file.attrs.get(key) for key in ("format", "version", "settings"))
-        if not isinstance(kind, str) or kind != self.kind.format:
-            raise StorageError(f"{self.path}: exists, but is not a logpolar {self.kind.words}")
-        if version != self.kind.version:
-            this = f"this logpolar reads version {self.kind.version}"
-            raise StorageError(f"{self.path}: {self.kind.words} version {version}, but {this}")
-        try:
-            return dict(json.loads(settings))
-        except (TypeError, ValueError) as error:
-            raise StorageError(f"{self.path}: the header of this {self.kind.words} is damaged") from error
+        return read_header(self._file, self.path, self.kind)
+
+
+def read_header(file: Any, path: Path, expected: FileKind) -> dict[str, Any]:
+    """The settings in an open file's header; raises unless it is of the expected kind and version."""
+    kind, version, settings = (file.attrs.get(key) for key in ("format", "version", "settings"))
+    if not isinstance(kind, str) or kind != expected.format:
+        raise StorageError(f"{path}: exists, but is not a logpolar {expected.words}")
+    if version != expected.version:
+        this = f"this logpolar reads version {expected.version}"
+        raise StorageError(f"{path}: {expected.words} version {version}, but {this}")
+    try:
+        return dict(json.loads(settings))
+    except (TypeError, ValueError) as error:
+        raise StorageError(f"{path}: the header of this {expected.words} is damaged") from error
 
 
 class Hdf5Writer:
@@ -91,10 +96,13 @@ class Hdf5Writer:
         self._lock = _Lock(self.path)
         try:
             self._drop_spare()
-            if overwrite and self.path.exists():
-                self.reader(self.path).close()  # raises for a file of another kind: that is not ours to delete
-                self.path.unlink()
-            self._check_existing()
+            if self.path.exists():
+                with _open(self.path) as file:
+                    read_header(file, self.path, self.reader.kind)  # a file of another kind is not ours to change
+                if overwrite:
+                    self.path.unlink()
+                else:
+                    self._check_existing()
         except BaseException:
             self._lock.release()
             raise
@@ -117,8 +125,6 @@ class Hdf5Writer:
 
     def _check_existing(self) -> None:
         """Take up what is in the file so far; refuses a file that was made with other settings."""
-        if not self.path.exists():
-            return
         with self.reader(self.path) as file:
             before, now = _flat(file.settings), _flat(self.settings)
             for key in before | now:

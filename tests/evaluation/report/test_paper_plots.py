@@ -64,7 +64,7 @@ def test_pooling_shows_all_scales_on_the_photo():
 
 
 def test_chosen_pairs_show_the_same_place():
-    pair = demo_pair(zoom=2.0, turn=30.0)
+    pair = demo_pair(zoom=2.0, rotation=30.0)
     first, second = chosen_pairs(pair, 8.0)
     assert len(first) == len(second) == len(COLOURS)
     assert np.linalg.norm(sent(pair.homography, first.xy) - second.xy, axis=1).max() < 1.5

@@ -167,7 +167,7 @@ def chosen_pairs(pair: DemoPair, radius: float) -> tuple[Keypoints, Keypoints]:
 
 
 def _views() -> DemoPair:
-    return demo_pair(zoom=2.0, turn=30.0)
+    return demo_pair(zoom=2.0, rotation=30.0)
 
 
 def _patterns(lambda_: float) -> tuple[Pattern, Pattern]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 
@@ -69,7 +70,7 @@ class PatchDescriber(Describer):
 def check_graph(model: Model, described: str) -> None:
     """Raise ``ModelError`` unless a graph's metadata describe the network of the model's card."""
     try:
-        if NetworkOptions.from_json(described) == model.card.network:
+        if NetworkOptions.from_dict(json.loads(described)) == model.card.network:
             return
     except ValueError:
         pass

@@ -1,8 +1,8 @@
-"""Which reduced-precision kernels this processor survives, found out in a child process before ours runs them.
+"""Which reduced-precision kernels crash on this processor, probed in a child process before they are used.
 
 On some machines with AMX every oneDNN kernel that uses it (int8 and bfloat16 in OpenVINO, bfloat16 in torch) dies of
-SIGILL, which no Python code can catch. A probe runs once per machine, library version and precision; its outcome is
-kept in the user's cache folder (``LOGPOLAR_CACHE``, or ``logpolar`` in the system's).
+SIGILL, which Python cannot catch. A probe runs once per machine, library version and precision; its outcome is cached
+in the folder ``LOGPOLAR_CACHE``, or ``logpolar`` in the system's cache folder.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ Library: TypeAlias = Literal["openvino", "torch"]
 ReducedPrecision: TypeAlias = Literal["int8", "bfloat16"]
 
 CAP = "ONEDNN_MAX_CPU_ISA"
-"""oneDNN's variable for the highest instruction set it may use; it is read when the library is first used."""
+"""oneDNN's environment variable for the highest instruction set, read when the library is first used."""
 
 _CAPS = ("AVX512_CORE_FP16", "AVX512_CORE_BF16", "AVX2")
-"""Tried in this order where a kernel dies: the first two leave out AMX only."""
+"""Tried in this order where a kernel crashes: the first two exclude AMX only."""
 
 _PROBING = "LOGPOLAR_PROBING"
 _TIMEOUT = 120
 
 
 def prepare_openvino(precision: str) -> bool:
-    """Make OpenVINO safe for a network in that precision; False if nothing does, and it must not be run.
+    """Make OpenVINO safe for networks of a precision; False if they must not be run.
 
-    To be called before OpenVINO is first used: later no lower instruction set can be chosen.
+    Call it before OpenVINO is first used: the instruction set is fixed then.
     """
     if _PROBING in os.environ:
         return True
-    # One process has one setting, so with AMX the first network, even one in float32, decides for all that follow.
+    # With AMX the first network, even one in float32, decides for the whole process.
     everything: tuple[ReducedPrecision, ...] = ("int8", "bfloat16")
     wanted = [each for each in everything if each == precision or has_amx()]
     if all(survives("openvino", each) for each in wanted):
@@ -58,7 +58,7 @@ def prepare_openvino(precision: str) -> bool:
 
 
 def prepare_torch_bfloat16() -> None:
-    """Keep torch from oneDNN on the CPU if bfloat16 would crash there."""
+    """Switch oneDNN off in torch if bfloat16 would crash on the CPU."""
     import torch
 
     if _PROBING not in os.environ and torch.backends.mkldnn.enabled and not survives("torch", "bfloat16"):
@@ -67,7 +67,7 @@ def prepare_torch_bfloat16() -> None:
 
 
 def survives(library: Library, precision: ReducedPrecision, cap: str | None = None) -> bool:
-    """Whether a network in that precision runs to its end here, under the instruction set ``cap`` if one is given."""
+    """Whether a network of that precision runs here without crashing, with the instruction set ``cap`` at most."""
     environment = {**os.environ, **({CAP: cap} if cap else {}), _PROBING: "1"}
     version = metadata.version(library)
     about = (_processor(), platform.release(), library, version, precision, environment.get(CAP, ""))
@@ -83,26 +83,26 @@ def survives(library: Library, precision: ReducedPrecision, cap: str | None = No
 
 
 def has_amx() -> bool:
-    """Whether the processor says that it has AMX."""
+    """Whether the processor reports AMX."""
     return "amx_tile" in _processor().split()
 
 
 def _probe(library: Library, precision: ReducedPrecision, environment: dict[str, str]) -> tuple[bool, bool]:
-    """(survived, whether the same would come out again). Ordinary errors are for the real run to report."""
-    if not sys.executable or getattr(sys, "frozen", False):  # no Python to start: only AMX is known to crash
+    """(survived, whether that is final). Ordinary errors are left to the real run."""
+    if not sys.executable or getattr(sys, "frozen", False):  # no Python to start; only AMX is known to crash
         return not has_amx() or CAP in environment, True
     command = [sys.executable, "-m", "logpolar.models.runtimes.probe", library, precision]
     try:
         code = subprocess.run(command, env=environment, capture_output=True, timeout=_TIMEOUT).returncode
     except (OSError, subprocess.TimeoutExpired):
         return False, False
-    died = code < 0 or code >= 0xC0000000  # by a signal, or by one of Windows' exceptions
-    return not died, code not in (-signal.SIGTERM, -9)  # -9: perhaps for want of memory
+    died = code < 0 or code >= 0xC0000000  # by a signal, or a Windows exception
+    return not died, code not in (-signal.SIGTERM, -9)  # -9: perhaps out of memory
 
 
 @cache
 def _processor() -> str:
-    """Name and instruction sets."""
+    """The processor's name and instruction sets."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     told = [next((line for line in lines if line.startswith(name)), "") for name in ("model name", "flags")]
@@ -110,7 +110,7 @@ def _processor() -> str:
 
 
 def _openvino_is_loaded() -> bool:
-    """Whether OpenVINO has set itself up already, so that it would not see another setting."""
+    """Whether OpenVINO is initialised, and would ignore another setting."""
     maps = Path("/proc/self/maps")
     return "openvino_intel_cpu_plugin" in maps.read_text() if maps.exists() else "openvino" in sys.modules
 
@@ -121,7 +121,7 @@ def _cache_file() -> Path:
 
 
 _outcomes: dict[str, bool] = {}
-"""Of this process, which remain where no file can be written."""
+"""Those of this process, for where no file can be written."""
 
 
 def _read_outcomes() -> dict[str, bool]:

@@ -1,11 +1,11 @@
-"""The descriptor network on an NVIDIA GPU in half precision, its convolutions written in Triton.
+"""The descriptor network on an NVIDIA GPU in half precision, with convolutions in Triton.
 
-Rows that continue from the last to the first are what libraries have no convolution for: they copy every layer's input
-into a larger one first. Here a kernel wraps the row's number instead, adds the bias, cuts off at 0 and writes once.
+Libraries have no convolution with circular rows: they copy every layer's input into a padded one. These kernels wrap
+the row index instead, and apply bias and ReLU before writing.
 
 Layouts: values (N, rows, columns, channels), weights (3, 3, channels in, channels out), both float16, sums float32.
-Batch normalisation, of which only statistics are left, is part of weights and biases. Channels are filled up with zeros
-to powers of two, 16 at least, which is what Triton's blocks have.
+Batch normalisation is folded into weights and biases. Channels are padded with zeros to powers of two, at least 16, as
+Triton's blocks need.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from logpolar.models.network import CONTRAST_FLOOR, DescriptorNetwork, unit_length
 
-_TAPS = tl.constexpr(16)  # of the 3 x 3 window of the first layer, filled up: matrix units take no fewer
+_TAPS = tl.constexpr(16)  # of the first layer's 3 x 3 window, padded to the least that matrix units take
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -39,7 +39,7 @@ def _first_layer(
     channels: tl.constexpr,
     block: tl.constexpr,
 ) -> None:
-    """One patch's contrast made 1, then the convolution of one channel, for ``block`` pixels of the patch."""
+    """Contrast normalisation of a patch and convolution of its one channel, for ``block`` output pixels."""
     patch = patches + tl.program_id(0) * height * width
     place = tl.arange(0, padded)
     within = place < height * width
@@ -85,7 +85,7 @@ def _layer(
     block: tl.constexpr,
     out_block: tl.constexpr,
 ) -> None:
-    """``block`` output pixels of the whole batch, ``out_block`` of their channels: nine products of matrices."""
+    """``block`` output pixels of the batch and ``out_block`` channels: nine matrix products."""
     rows: tl.constexpr = (height - 1) // stride + 1
     columns: tl.constexpr = (width - 1) // stride + 1
     pixel = tl.program_id(0) * block + tl.arange(0, block)
@@ -123,12 +123,9 @@ class _Layer:
 
 
 class TritonNetwork:
-    """What a ``DescriptorNetwork`` on a CUDA device computes, in float16: (N, rows, columns) -> (N, 128) float32.
+    """A ``DescriptorNetwork`` on a CUDA device, in float16: (N <= MAX_BATCH, rows, columns) -> (N, 128) float32."""
 
-    At most ``LARGEST_BATCH`` patches at a time.
-    """
-
-    LARGEST_BATCH = 16384  # its largest layer is still counted in 31 bits
+    MAX_BATCH = 16384  # offsets into the largest layer fit 31 bits
 
     def __init__(self, network: DescriptorNetwork) -> None:
         self._layers = [
@@ -142,8 +139,8 @@ class TritonNetwork:
         self._head = head.flatten(0, 2)
 
     def __call__(self, patches: Tensor) -> Tensor:
-        if len(patches) > self.LARGEST_BATCH:
-            raise ValueError(f"{len(patches)} patches are more than {self.LARGEST_BATCH}")
+        if len(patches) > self.MAX_BATCH:
+            raise ValueError(f"{len(patches)} patches are more than {self.MAX_BATCH}")
         values = self._run_first(patches.float().contiguous())
         for layer in self._layers[1:]:
             values = _run(layer, values)
@@ -154,38 +151,27 @@ class TritonNetwork:
         layer, (count, height, width) = self._layers[0], patches.shape
         rows, columns, channels = *_reduced(height, width, layer.stride), len(layer.biases)
         output = torch.empty(count, rows, columns, channels, dtype=torch.float16, device=patches.device)
-        block = 128
+        tensors = patches, self._first, layer.biases, output
+        padded, block = triton.next_power_of_2(height * width), 128
         _first_layer[(count, triton.cdiv(rows * columns, block))](
-            patches,
-            self._first,
-            layer.biases,
-            output,
-            CONTRAST_FLOOR,
-            height,
-            width,
-            triton.next_power_of_2(height * width),
-            layer.stride,
-            layer.circular,
-            channels,
-            block,
+            *tensors, CONTRAST_FLOOR, height, width, padded, layer.stride, layer.circular, channels, block
         )
         return output
 
 
-def _fold(convolution: Any, norm: Any, fill_inputs: bool = True) -> tuple[Tensor, Tensor]:
-    """Convolution and batch normalisation as one: weights (rows, columns, in, out) and biases, channels filled up."""
+def _fold(convolution: Any, norm: Any, pad_inputs: bool = True) -> tuple[Tensor, Tensor]:
+    """Convolution with folded batch normalisation: weights (rows, columns, in, out) and biases, channels padded."""
     scale = norm.running_var.add(norm.eps).rsqrt()
     weights = (convolution.weight * scale[:, None, None, None]).permute(2, 3, 1, 0)
     biases = -norm.running_mean * scale
     inputs, outputs = weights.shape[2:]
     more = _channels(outputs) - outputs
-    # The patch itself, the first convolution's only input, is no block of channels.
-    weights = functional.pad(weights, (0, more, 0, _channels(inputs) - inputs if fill_inputs else 0))
+    weights = functional.pad(weights, (0, more, 0, _channels(inputs) - inputs if pad_inputs else 0))
     return weights.half().contiguous(), functional.pad(biases, (0, more)).float().contiguous()
 
 
 def _channels(count: int) -> int:
-    """So many channels filled up."""
+    """The padded number of channels."""
     return max(int(triton.next_power_of_2(count)), 16)
 
 
@@ -193,12 +179,10 @@ def _run(layer: _Layer, values: Tensor) -> Tensor:
     count, height, width, inputs = values.shape
     rows, columns, outputs = *_reduced(height, width, layer.stride), len(layer.biases)
     output = torch.empty(count, rows, columns, outputs, dtype=torch.float16, device=values.device)
-    pixels, block, out_block, warps = count * rows * columns, *_blocks(inputs, outputs)
+    tensors = values, layer.weights, layer.biases, output
+    pixels, block, out_block, warps = count * rows * columns, 128, min(outputs, 128), 4 if inputs <= 64 else 8
     _layer[(triton.cdiv(pixels, block), outputs // out_block)](
-        values,
-        layer.weights,
-        layer.biases,
-        output,
+        *tensors,
         pixels,
         height,
         width,
@@ -211,11 +195,6 @@ def _run(layer: _Layer, values: Tensor) -> Tensor:
         num_warps=warps,
     )
     return output
-
-
-def _blocks(inputs: int, outputs: int) -> tuple[int, int, int]:
-    """Pixels and channels of a program, and its warps."""
-    return 128, min(outputs, 128), 4 if inputs <= 64 else 8
 
 
 def _reduced(height: int, width: int, stride: int) -> tuple[int, int]:
