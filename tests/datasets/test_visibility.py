@@ -133,7 +133,7 @@ class TestVisibilityTest:
 def colmap_scene(tmp_path_factory) -> Scene:
     """The standard world without pictures, which this needs not."""
     folder = tmp_path_factory.mktemp("world")
-    world = standard_world()
+    world = World(standard_world().quads, standard_world().cameras)
     world.__dict__["views"] = [(np.zeros((240, 320), np.uint8), world.depth_map(camera)) for camera in world.cameras]
     write_workspace(world, folder)
     return read_workspace(folder)
