@@ -32,6 +32,9 @@ files = ["one.h5"]
 rows = 8
 columns = 8
 lambda = 24.0
+[network]
+channels = [16, 16, 32]
+strides = [1, 2, 2]
 [batch]
 pairs = 2
 per_pair = 8

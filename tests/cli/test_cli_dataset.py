@@ -21,6 +21,7 @@ from logpolar.datasets.options import (
 )
 from logpolar.datasets.scenes import build_scene
 from logpolar.datasets.writing import CorrespondenceWriter
+from logpolar.errors import StorageError
 from logpolar.features.features import Features
 from logpolar.features.files import FeatureWriter
 from logpolar.keypoints import Keypoints
@@ -66,11 +67,18 @@ class TestColmap:
         assert result.exit_code == 2
         assert option in result.stderr
 
-    def test_jobs_do_not_matter(self, places, scene_file, tmp_path, monkeypatch):
+    def test_jobs_are_passed_on(self, places, tmp_path, monkeypatch):
+        """That they do not matter is tested with the builders."""
         monkeypatch.setattr("logpolar.distributed.cores", lambda: 2)  # fewer would be pointed out
-        result = run("colmap", places / "one", "-o", tmp_path / "out.h5", *SCENE, "--jobs", 2)
-        assert (result.exit_code, result.stderr) == (0, "")
-        assert_same_content(tmp_path / "out.h5", scene_file)
+        given = []
+
+        def note(workspace, output, options, jobs, *rest, **more):
+            given.append(jobs)
+            raise StorageError("enough")
+
+        monkeypatch.setattr(scenes, "build_scene", note)
+        assert_one_error(run("colmap", places / "one", "-o", tmp_path / "out.h5", *SCENE, "--jobs", 2), "enough")
+        assert given == [2]
 
     @pytest.mark.parametrize("exists", [False, True])
     def test_to_a_folder_the_file_is_named_by_the_workspace(self, places, tmp_path, exists):

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +8,6 @@ import pytest
 
 from logpolar.errors import LogpolarError, ModelError
 from logpolar.keypoints.detection import SiftDetector
-from logpolar.models import Model
 from logpolar.models.cards import ModelCard, Variant
 from logpolar.models.describers import open_describer
 from logpolar.models.quantisation import calibration_patches, make_variant, to_int8
@@ -154,66 +152,6 @@ class TestBfloat16:
             onnxruntime(model, patches[:9]),
             atol=1e-5,
         )
-
-
-class TestCheck:
-    def test_other_results_are_refused(self, int8):
-        wrong = Model(int8.card, int8.weights, int8.graph, int8.digest, np.roll(int8.check, 1, axis=1))
-        for kind in (OnnxruntimeDescriber, OpenVinoDescriber):
-            with pytest.raises(ModelError, match=r"does not compute int8.*'tiny'"):
-                kind(wrong)
-
-    @pytest.mark.parametrize("shape", [(0, 128), (1, 128), (8, 64)])
-    def test_descriptors_of_another_shape_are_refused(self, int8, shape):
-        for kind in (OnnxruntimeDescriber, OpenVinoDescriber):
-            with pytest.raises(ModelError, match="damaged"):
-                kind(replace(int8, check=np.zeros(shape, np.float32)))
-
-    def test_damaged_weights_are_refused(self, int8):
-        weights = {name: np.zeros_like(values) if "head" in name else values for name, values in int8.weights.items()}
-        for kind in (OnnxruntimeDescriber, OpenVinoDescriber):
-            with pytest.raises(ModelError, match=r"damaged.*'tiny'"):
-                kind(replace(int8, weights=weights))
-
-    def test_a_graph_that_cannot_be_loaded_is_told_in_one_line(self, int8):
-        file = onnx.load_model_from_string(int8.graph)
-        next(node for node in file.graph.node if node.op_type == "Relu").op_type = "Unheard"
-        for kind in (OnnxruntimeDescriber, OpenVinoDescriber):
-            with pytest.raises(ModelError, match="cannot load its graph") as caught:
-                kind(replace(int8, graph=file.SerializeToString()))
-            assert len(str(caught.value).splitlines()) == 1
-            assert len(str(caught.value)) < 300
-
-    def test_patches_differ(self):
-        flat = check_patches(8, 16).reshape(8, -1)
-        assert flat.dtype == np.float32
-        assert flat.min() > 0
-        assert flat.max() < 1.2
-        assert np.corrcoef(flat)[~np.eye(8, dtype=bool)].max() < 0.99
-
-
-class TestOpenVino:
-    @pytest.mark.parametrize("count", [0, 1, 31, 32, 33, 200])
-    def test_like_onnxruntime(self, model, patches, count):
-        expected, found = (
-            onnxruntime(model, patches[:count]),
-            openvino(model, patches[:count]),
-        )
-        assert found.shape == (count, 128)
-        np.testing.assert_allclose(found, expected, atol=1e-5)
-
-    @pytest.mark.parametrize("threads", [1, 3])
-    def test_threads_do_not_matter(self, model, patches, threads):
-        expected = onnxruntime(model, patches[:150])
-        found = OpenVinoDescriber(model, chunk=16, threads=threads).describe_patches(patches[:150])
-        np.testing.assert_allclose(found, expected, atol=1e-5)
-
-    def test_not_installed(self, model, monkeypatch):
-        from logpolar.errors import MissingExtraError
-
-        monkeypatch.setitem(sys.modules, "openvino", None)
-        with pytest.raises(MissingExtraError, match=r"logpolar\[openvino\]"):
-            open_describer(model, runtime="openvino")
 
 
 class TestCalibration:

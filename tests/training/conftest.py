@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 
 from logpolar.training.config import read_config
 from logpolar.training.options import TrainingConfig
@@ -30,15 +29,6 @@ def tiny(place):
     return make
 
 
-@pytest.fixture(scope="module")
-def steady():
-    """Sums have one order with one thread: runs are equal to the last bit."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture
-def quick(steady, monkeypatch):
+def quick(monkeypatch):
     without_graphs(monkeypatch)

@@ -27,7 +27,7 @@ def settings(place):
 
 
 @pytest.fixture(scope="module")
-def finished(place, steady, tmp_path_factory):
+def finished(place, tmp_path_factory):
     """Rows and folder of an ablation tested on a file; not to be changed."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         without_graphs(monkeypatch)

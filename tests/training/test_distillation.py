@@ -36,7 +36,6 @@ from logpolar.training.processes import World
 from logpolar.training.run import Stopped, train
 from training_runs import assert_same_training, state_of, without_graphs
 
-pytestmark = pytest.mark.usefixtures("steady")
 CPU = torch.device("cpu")
 CONFIG = TrainingConfig(
     sampling=LogPolar(rows=8, columns=8),

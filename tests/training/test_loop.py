@@ -40,15 +40,6 @@ CONFIG = TrainingConfig(
 ADAM = replace(CONFIG, optimisation=OptimisationOptions(8, "adamw", 0.003, warm_up=2, schedule="cosine"))
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Sums have one order then: runs are equal to the last bit."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 class Drawer:
     """In the place of a sampler: patches by the generator, or always the same; remembers what it gave."""
 

@@ -27,11 +27,9 @@ from logpolar.training.run import train
 from logpolar.training.validation import summary, validate
 from training_runs import assert_same_records, assert_same_training, read_rows, state_of
 
-pytestmark = pytest.mark.usefixtures("steady")
-
 
 @pytest.fixture(scope="module")
-def finished(place, steady, tmp_path_factory):
+def finished(place, tmp_path_factory):
     """The report and the folder of a run with all that belongs to it; not to be changed."""
     folder = tmp_path_factory.mktemp("finished") / "deep" / "run"
     return train(read_config(place / "tiny.toml", ["run.tensorboard=true", "run.report_every=2"]), folder), folder

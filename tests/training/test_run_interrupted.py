@@ -30,7 +30,7 @@ PATIENCE = 120  # seconds; only a broken test waits that long
 
 
 @pytest.fixture(scope="module")
-def undisturbed(place, steady, tmp_path_factory):
+def undisturbed(place, tmp_path_factory):
     """The folder of a run in one piece; not to be changed."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         without_graphs(monkeypatch)

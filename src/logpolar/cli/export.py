@@ -9,7 +9,7 @@ import click
 from logpolar.errors import LogpolarError
 from logpolar.storage.atomic_io import check_output, write_whole
 
-_TOLERANCE, _INT8_TOLERANCE = 1e-3, 1e-2  # in 8 bit the smallest difference of two samplers may round otherwise
+_TOLERANCE, _INT8_TOLERANCE = 1e-3, 1e-2  # 8 bit rounding amplifies tiny differences of the samplers
 
 
 @click.command(
@@ -18,12 +18,12 @@ _TOLERANCE, _INT8_TOLERANCE = 1e-3, 1e-2  # in 8 bit the smallest difference of 
 )
 @click.argument("model")
 @click.option("--output", "-o", type=click.Path(path_type=Path), required=True, help="File to write (.onnx).")
-@click.option("--end-to-end", is_flag=True, help="Image and keypoints in, not patches: the sampler is in the file.")
+@click.option("--end-to-end", is_flag=True, help="Include the sampler: image and keypoints in, not patches.")
 def export(model: str, output: Path, end_to_end: bool) -> None:
-    """Write a shipped model, or a model file, as ONNX for any runtime (needs the extra 'onnx').
+    """Write a shipped model or a model file as ONNX, for any runtime (extra 'onnx').
 
-    The network alone turns patches into descriptors. With --end-to-end the file takes a gray image and keypoints of
-    any number. Before it is written, it is run by onnxruntime and compared with the library.
+    The network alone maps patches to descriptors; with --end-to-end, a gray image and any number of keypoints. The
+    result is compared with the library, in onnxruntime, before it is written.
     """
     from logpolar.models import load_model
     from logpolar.models.export import end_to_end_file, largest_difference, network_file
@@ -38,4 +38,6 @@ def export(model: str, output: Path, end_to_end: bool) -> None:
         raise LogpolarError(f"{model}: the file would differ from the library by {difference:.1e}; nothing was written")
     write_whole(output, content)
     what = "image, keypoints -> descriptors" if end_to_end else "patches -> descriptors"
-    click.echo(f"wrote {output} ({what}), {len(content) / 1e6:.1f} MB; off the library by at most {difference:.1e}")
+    click.echo(
+        f"wrote {output} ({what}), {len(content) / 1e6:.1f} MB; differs from the library by at most {difference:.1e}"
+    )

@@ -25,12 +25,12 @@ from logpolar.errors import ImageError
     callback=point_out_crowds,
     help="Images at a time.",
 )
-@click.option("--overwrite", is_flag=True, help="Start anew instead of continuing an existing file.")
+@click.option("--overwrite", is_flag=True, help="Start over instead of adding to an existing file.")
 def extract(paths: tuple[str, ...], output: Path, jobs: int, overwrite: bool, **extraction: Any) -> None:
     """Extract features of images, folders and globs into one file.
 
-    The file is HDF5 in hloc's layout. A second run continues where the first one stopped, whatever stopped it. Images
-    that cannot be read are listed at the end, and the exit code is then 1 (2 if there was no other).
+    The file is HDF5 in hloc's layout. A stopped run is resumed by the same command. Unreadable images are listed at
+    the end with exit code 1 (2 if there were no others).
     """
     from logpolar.features.batch import extract_images
     from logpolar.images import find_images

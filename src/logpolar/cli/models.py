@@ -7,13 +7,11 @@ from typing import Any
 import click
 
 
-@click.command(
-    short_help="Show the shipped models and what was measured.", epilog="Example: logpolar models logpolar-96"
-)
+@click.command(short_help="List the shipped models and their results.", epilog="Example: logpolar models logpolar-96")
 @click.argument("model", nargs=-1)
-@click.option("--json", "as_json", is_flag=True, help="Print the whole cards as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print full cards as JSON.")
 def models(model: tuple[str, ...], as_json: bool) -> None:
-    """Show the models that ship with logpolar, or model files, with what was measured."""
+    """Show the shipped models, or model files, with their results."""
     import json
 
     from logpolar.models import load_model, shipped_models
@@ -43,7 +41,7 @@ def models(model: tuple[str, ...], as_json: bool) -> None:
 
 
 def _in_words(figures: Any) -> str:
-    """Of figures by scene the mean will do here; the rest is in the card. What others put there is shown as it is."""
+    """Results by scene as their mean, anything else as it is; the card holds the rest."""
     from logpolar.evaluation.pairs import Score
 
     shown = figures.get("mean", figures) if isinstance(figures, dict) else {"": figures}

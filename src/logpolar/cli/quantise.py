@@ -23,24 +23,24 @@ from logpolar.storage.atomic_io import check_output
     type=click.Choice(["int8", "bfloat16"]),
     default="int8",
     show_default=True,
-    help="bfloat16 is run by OpenVINO only.",
+    help="bfloat16 needs OpenVINO.",
 )
 @click.option(
     "--test",
     "tests",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="Correspondence file to measure the variant on; may be repeated.",
+    help="Correspondence file to measure the variant on; repeatable.",
 )
-@click.option("--part", type=click.Choice(["train", "validation", "test"]), help="Measure on pairs of this part only.")
+@click.option("--split", type=click.Choice(["train", "validation", "test"]), help="Measure on this split only.")
 @click.option("--pairs", type=click.IntRange(min=0), default=0, show_default="all", help="Image pairs of a test file.")
-@click.option("--title", default="test scenes", show_default=True, help="What the card calls the measurement.")
+@click.option("--title", default="test scenes", show_default=True, help="Title of the results on the card.")
 @click.option(
     "--max-size",
     type=click.IntRange(min=0),
     default=DEFAULT_MAX_SIZE,
     show_default=True,
-    help="Reduce larger photos to this many pixels on the longer side; 0 never does.",
+    help="Downscale larger photos to this many pixels on the longer side; 0 never does.",
 )
 def quantise(
     model: str,
@@ -48,16 +48,16 @@ def quantise(
     output: Path,
     precision: str,
     tests: tuple[Path, ...],
-    part: str | None,
+    split: str | None,
     pairs: int,
     title: str,
     max_size: int,
 ) -> None:
-    """Make a variant of a model that runs faster on CPUs, and state on its card how it compares (extra 'onnx').
+    """Make a variant of a model that runs faster on CPUs (extra 'onnx').
 
-    Its ranges are fitted to patches of photos, or of the training part of correspondence files (PATH...). Results
-    change a little: the card names parent and precision, the likeness to the parent's descriptors and, with --test,
-    FPR95 and rank-1. Where a processor cannot reproduce them, the variant is refused.
+    int8 is calibrated on photos, or the train split of correspondence files (PATH...). The card of the variant names
+    its parent and precision, the cosine similarity to the parent's descriptors and, with --test, FPR95 and rank-1.
+    Processors that do not reproduce its descriptors refuse to run it.
     """
     import numpy as np
 
@@ -76,6 +76,6 @@ def quantise(
     for name, figures in made.card.figures.items():
         click.echo(f"{name}: mean {figures['average']}, smallest {figures['smallest']} (N = {figures['patches']})")
     if tests:
-        for scene, score in measure_variant(output, tests, part, pairs, title).items():
+        for scene, score in measure_variant(output, tests, split, pairs, title).items():
             click.echo(f"{scene}: {score.in_words()}")
     click.echo(f"wrote {output} ({precision}, from {loaded.name}), {output.stat().st_size / 1e6:.1f} MB")

@@ -19,9 +19,10 @@ unfinished file has ``complete = False``.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -40,8 +41,8 @@ from logpolar.types import FloatArray
 
 Bytes = NDArray[np.uint8]
 
-_DAMAGE = (KeyError, TypeError, ValueError, IndexError, AttributeError, OSError, RuntimeError)
-"""Raised by h5py, numpy and json for missing, unreadable or ill-typed content."""
+_DAMAGE = (KeyError, TypeError, ValueError, IndexError, AttributeError, OSError, RuntimeError, ImageError)
+"""Raised by h5py, numpy, json and OpenCV for missing, unreadable or ill-typed content."""
 
 SPLITS = ("train", "validation", "test")
 
@@ -76,23 +77,19 @@ class CorrespondenceFile(Hdf5File):
 
     def _read_tables(self) -> None:
         """Read the small tables: images and pairs."""
-        try:
+        with self._checked("the list of images"):
             self.complete = bool(self._file.attrs["complete"])
             self.summary: dict[str, Any] = json.loads(self._file["summary"].asstr()[()])
             names = self._file["images/name"].asstr()[()].tolist()
             self._causes = [self._file[table]["rejects"].attrs["causes"].tolist() for table in ("images", "pairs")]
-        except _DAMAGE as error:
-            raise self._damaged("the list of images") from error
         splits, sizes = self.column("images", "part").tolist(), self.column("images", "size").tolist()
         ranges = ("images/keypoints", "images/data", "images/depth", "pairs/correspondences")
         self._ranges = {name: self.column(*name.split("/")) for name in ranges}
         self._cameras: Matrix = self.column("images", "camera")
         self.pair_images: NDArray[np.int32] = self.column("pairs", "images")
-        try:
+        with self._checked("the list of images"):
             entries = zip(names, splits, sizes, strict=True)
             self.images = [ImageEntry(name, SPLITS[split], (size[0], size[1])) for name, split, size in entries]
-        except _DAMAGE as error:
-            raise self._damaged("the list of images") from error
         self._check_tables()
 
     def _check_tables(self) -> None:
@@ -101,7 +98,8 @@ class CorrespondenceFile(Hdf5File):
         ends = {"images/keypoints": "keypoints/size", "images/data": "bytes", "images/depth": "bytes"}
         for name, target in {**ends, "pairs/correspondences": "correspondences/keypoints"}.items():
             ranges, count = self._ranges[name], pairs if name.startswith("pairs") else images
-            length = self._length(target)
+            with self._checked(target):
+                length = len(self._file[target])
             possible = ranges.shape == (count, 2) and (np.diff(ranges, axis=1) >= 0).all()
             if not possible or (count and not 0 <= ranges.min() <= ranges.max() <= length):
                 raise self._damaged(name)
@@ -112,14 +110,15 @@ class CorrespondenceFile(Hdf5File):
         if not isinstance(self.summary, dict):
             raise self._damaged("summary")
 
-    def _length(self, name: str) -> int:
-        try:
-            return len(self._file[name])
-        except _DAMAGE as error:
-            raise self._damaged(name) from error
-
     def _damaged(self, what: str) -> StorageError:
         return StorageError(f"{self.path}: this correspondence file is damaged ({what})")
+
+    @contextlib.contextmanager
+    def _checked(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except _DAMAGE as error:
+            raise self._damaged(what) from error
 
     def __len__(self) -> int:
         return len(self.pair_images)
@@ -185,10 +184,8 @@ class CorrespondenceFile(Hdf5File):
 
     def _read_file(self, image: int) -> Bytes:
         """Read an image that is not embedded."""
-        try:
+        with self._checked("the paths of images"):
             path = self.path.resolve().parent / self._file["images/path"].asstr()[image]
-        except _DAMAGE as error:
-            raise self._damaged("the paths of images") from error
         return to_bytes(downscale(read_gray(path), max(self.images[image].size)))
 
     def read_depth_picture(self, image: int) -> Bytes | None:
@@ -202,11 +199,9 @@ class CorrespondenceFile(Hdf5File):
         Causes of images count each keypoint once, those of pairs each keypoint of the first image.
         """
         columns = [self.column(table, "rejects") for table in ("images", "pairs")]
-        try:
+        with self._checked("the rejects"):
             totals = np.concatenate([column.sum(axis=0) for column in columns])
             return dict(zip([*self._causes[0], *self._causes[1]], totals.tolist(), strict=True))
-        except ValueError as error:
-            raise self._damaged("the rejects") from error
 
     def counts(self) -> dict[str, int]:
         """Numbers of images, keypoints, pairs, pairs with correspondences, and correspondences."""
@@ -229,23 +224,19 @@ class CorrespondenceFile(Hdf5File):
 
     def _read(self, name: str, rows: slice) -> NDArray[Any]:
         """Rows of a column; those with a scale factor as float32."""
-        try:
+        with self._checked(name):
             column = self._file[name]
             values = np.asarray(column[rows])
             factor = column.attrs.get("scale_factor")
             return values if factor is None else (values * float(factor)).astype(np.float32)
-        except _DAMAGE as error:
-            raise self._damaged(name) from error
 
     def _read_bytes(self, range_name: str, image: int) -> Bytes:
         start, end = self._ranges[range_name][image].tolist()
         return self._read("bytes", slice(start, end))
 
     def _decode(self, data: Bytes, image: int) -> Bytes:
-        try:
+        with self._checked(f"the image '{self.images[image].name}'"):
             return decode_gray(data)
-        except ImageError as error:
-            raise self._damaged(f"the image '{self.images[image].name}'") from error
 
 
 def file_names(files: Sequence[Path]) -> list[str]:

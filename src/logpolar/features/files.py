@@ -98,8 +98,6 @@ def _write_features(file: Any, name: str, features: Features) -> None:
     group = file.require_group(name)
     keypoints = features.keypoints
     group.create_dataset("keypoints", data=keypoints.xy).attrs["uncertainty"] = 1.0
-    group.create_dataset("descriptors", data=np.ascontiguousarray(features.descriptors.T))
-    group.create_dataset("scores", data=keypoints.response)
-    group.create_dataset("sizes", data=keypoints.size)
-    group.create_dataset("angles", data=keypoints.angle)
-    group.create_dataset("image_size", data=np.array(features.image_size, np.int32))
+    group["descriptors"] = np.ascontiguousarray(features.descriptors.T)
+    group["scores"], group["sizes"], group["angles"] = keypoints.response, keypoints.size, keypoints.angle
+    group["image_size"] = np.array(features.image_size, np.int32)

@@ -92,7 +92,7 @@ def reconstruct_dense(
     """
     options, workspace, sources = options or DenseOptions(), Path(workspace), [Path(each) for each in photos]
     images = _find_photos(sources, workspace)
-    import_pycolmap_4("reconstruction")  # older versions name linked photos by the targets of the links
+    pycolmap = import_pycolmap_4("reconstruction")  # older versions name linked photos by the targets of the links
     settings = {key: value for key, value in asdict(options).items() if key != "threads"}
     sizes = {name: path.stat().st_size for name, path in images.items()}
     linked = len(sources) > 1 or not sources[0].is_dir()
@@ -102,7 +102,7 @@ def reconstruct_dense(
         folder = workspace / LINKS if linked else sources[0]
         if linked:
             link_photos(images, folder)
-        job = _Job(workspace, folder, images, options, record, log, progress)
+        job = _Job(workspace, folder, images, options, record, log, progress, pycolmap)
         _run_steps(job, say)
         return _report(job)
 
@@ -112,12 +112,6 @@ def has_cuda() -> bool:
     import pycolmap
 
     return bool(pycolmap.has_cuda and getattr(pycolmap, "get_num_cuda_devices", lambda: 1)())
-
-
-def _device() -> Any:
-    import pycolmap
-
-    return pycolmap.Device.cuda if has_cuda() else pycolmap.Device.cpu
 
 
 def _find_photos(sources: list[Path], workspace: Path) -> dict[str, Path]:
@@ -173,6 +167,11 @@ class _Job:
     record: Record
     log: BinaryIO
     progress: bool
+    pycolmap: Any
+
+    @property
+    def device(self) -> Any:
+        return self.pycolmap.Device.cuda if has_cuda() else self.pycolmap.Device.cpu
 
     @property
     def names(self) -> list[str]:
@@ -238,20 +237,18 @@ def _bar(
 
 def _take_photos(job: _Job) -> dict[str, Any]:
     """Add all photos and their cameras at once: resumed feature extraction would make further cameras."""
-    import pycolmap
-
     remove_database(Path(job.database))
     left_out, sizes = _check_photos(job.images, job.progress)
     if job.options.single_camera and len(set(sizes.values())) > 1:
         examples = {size: name for name, size in sizes.items()}
         some = ", ".join(f"{name} {size}" for size, name in list(examples.items())[:2])
         raise ReconstructionError(f"photos of a single camera must have the same size in pixels: {some}")
-    pycolmap.Database.open(job.database).close()
-    mode = pycolmap.CameraMode.SINGLE if job.options.single_camera else pycolmap.CameraMode.AUTO
+    job.pycolmap.Database.open(job.database).close()
+    mode = job.pycolmap.CameraMode.SINGLE if job.options.single_camera else job.pycolmap.CameraMode.AUTO
     start = job.log.seek(0, os.SEEK_END)
     if sizes:  # an empty list of names means all files to COLMAP
         with job.colmap("list of photos"):
-            pycolmap.import_images(job.database, str(job.folder), mode, list(sizes))
+            job.pycolmap.import_images(job.database, str(job.folder), mode, list(sizes))
     entered = job.query("images", "name")
     for name in set(sizes).difference(entered):  # OpenCV reads formats that COLMAP does not
         words = re.search(rf"\] {re.escape(name)} (.*)", job.log_since(start))
@@ -282,29 +279,25 @@ def _check_photos(images: dict[str, Path], progress: bool) -> tuple[dict[str, st
 
 
 def _find_features(job: _Job) -> dict[str, Any]:
-    import pycolmap
-
-    options = pycolmap.FeatureExtractionOptions()
+    options = job.pycolmap.FeatureExtractionOptions()
     options.max_image_size, options.num_threads = job.options.max_image_size, job.options.threads or -1
     with job.colmap("features", len(job.names), lambda: sum(job.query("descriptors"))):
         photos = job.database, str(job.folder), job.names
-        pycolmap.extract_features(*photos, extraction_options=options, device=_device())
+        job.pycolmap.extract_features(*photos, extraction_options=options, device=job.device)
     return {}
 
 
 def _match(job: _Job) -> dict[str, Any]:
-    import pycolmap
-
-    matching, verification = pycolmap.FeatureMatchingOptions(), verification_options(job.options.seed)
-    matching.num_threads, device = job.options.threads or -1, _device()
+    matching, verification = job.pycolmap.FeatureMatchingOptions(), verification_options(job.options.seed)
+    matching.num_threads, device = job.options.threads or -1, job.device
     exhaustive, count = job.options.matcher == "exhaustive", len(job.names)
     total = count * (count - 1) // 2 if exhaustive else None
     with job.colmap("matches", total, lambda: sum(job.query("two_view_geometries"))):
         if exhaustive:
-            blocks = pycolmap.ExhaustivePairingOptions(block_size=_BLOCK)
-            pycolmap.match_exhaustive(job.database, matching, blocks, verification, device)
+            blocks = job.pycolmap.ExhaustivePairingOptions(block_size=_BLOCK)
+            job.pycolmap.match_exhaustive(job.database, matching, blocks, verification, device)
         else:
-            pycolmap.match_sequential(job.database, matching, verification_options=verification, device=device)
+            job.pycolmap.match_sequential(job.database, matching, verification_options=verification, device=device)
     return {}
 
 
@@ -327,16 +320,16 @@ def _map(job: _Job) -> dict[str, Any]:
 
 def _undistort(job: _Job) -> dict[str, Any]:
     """Undistort into a temporary folder first, so that a workspace that looks complete is complete."""
-    import pycolmap
-
     mapping, place = job.record.finished["mapping"], job.workspace / UNFINISHED
     remove(place)
-    options = pycolmap.UndistortCameraOptions()
+    options = job.pycolmap.UndistortCameraOptions()
     options.max_image_size = job.options.dense_image_size
     threads = job.options.threads or -1
     model = str(job.workspace / MAPPING / str(mapping["model"]))
     with job.colmap("undistorted images", len(mapping["registered"]), lambda: _count(place / "images", "*")):
-        pycolmap.undistort_images(str(place), model, str(job.folder), undistort_options=options, num_threads=threads)
+        job.pycolmap.undistort_images(
+            str(place), model, str(job.folder), undistort_options=options, num_threads=threads
+        )
     for name in mapping["registered"]:
         if not (place / "images" / name).is_file():
             raise ReconstructionError(f"{name}: COLMAP wrote no undistorted image of it ({job.log.name})")
@@ -349,18 +342,16 @@ def _undistort(job: _Job) -> dict[str, Any]:
 
 
 def _make_depth(job: _Job) -> dict[str, Any]:
-    import pycolmap
-
     from logpolar.sfm.depth_maps import is_whole
 
     for path in (job.workspace / "stereo").rglob("*.bin"):
         if not is_whole(path):  # COLMAP would take the partial file of a killed run for finished
             path.unlink()
-    options = pycolmap.PatchMatchOptions()
+    options = job.pycolmap.PatchMatchOptions()
     options.geom_consistency = True
     total = 2 * len(job.record.finished["mapping"]["registered"])  # a photometric map first, then the geometric one
     with job.colmap("depth maps", total, lambda: _count(job.depth_maps, "*.bin")):
-        pycolmap.patch_match_stereo(str(job.workspace), options=options)
+        job.pycolmap.patch_match_stereo(str(job.workspace), options=options)
     if not _count(job.depth_maps, "*.geometric.bin"):
         raise ReconstructionError(f"{job.workspace}: COLMAP made no depth maps ({job.log.name})")
     return {}
