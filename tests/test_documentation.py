@@ -6,10 +6,12 @@ before it prints.
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -117,8 +119,9 @@ def test_what_is_not_run_is_on_some_page():
         assert any(line.startswith(start) for line in lines), start
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "results.md"], ids=name_of)
 def test_commands_and_options_in_the_text_exist(page):
+    """But for results.md, which records the commands as they were run, with the options of their version."""
     for command in inline_commands(page):
         words = [word for word in re.split(r"[\s,]+", command) if not re.fullmatch(r"[.…]+|[A-Z]+", word)]
         assert unknown_options(words) == set(), command
@@ -128,6 +131,37 @@ def test_commands_and_options_in_the_text_exist(page):
 def test_links_lead_to_files_and_pictures_are_there(page):
     for link in re.findall(r"\]\((?!\w+:|#)([^)#\s]+)", page.read_text()):
         assert (page.parent / link).exists(), link
+
+
+def test_the_walks_name_functions_that_exist():
+    """Rows of docs/architecture.md: a file, then functions or methods that are defined in it."""
+    rows = re.findall(
+        r"(?m)^\| \d+ \| \[([\w/]+\.py)\]\([^)]*\) \| ([^|]+) \|", (ROOT / "docs" / "architecture.md").read_text()
+    )
+    assert len(rows) > 40
+    for file, functions in rows:
+        defined = set(definitions(ast.parse((ROOT / "src" / "logpolar" / file).read_text())))
+        assert set(re.findall(r"`([^`]+)`", functions)) <= defined, file
+
+
+def definitions(tree: ast.AST, prefix: str = "") -> Iterator[str]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            yield prefix + node.name
+            if isinstance(node, ast.ClassDef):
+                yield from definitions(node, f"{node.name}.")
+
+
+def test_the_architecture_lists_packages_in_the_order_of_the_import_contract():
+    contract = re.search(r"layers = \[(.*?)\]", (ROOT / "pyproject.toml").read_text(), re.DOTALL)[1]
+    layers = [name for line in reversed(contract.splitlines()) for name in re.findall(r"\w+", line)]
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    table = text[text.index("## Packages") : text.index("## Four walks")]
+    listed = [
+        name for cell in re.findall(r"(?m)^\| (`[^|]+) \|", table) for name in re.findall(r"`(\w+)(?:\.py|/)`", cell)
+    ]
+    assert sorted(listed[:3]) == sorted(layers[:3])  # these know nothing of each other
+    assert listed[3:] == layers[3:]
 
 
 def test_tables_of_speed_are_those_that_were_measured():

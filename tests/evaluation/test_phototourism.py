@@ -13,14 +13,13 @@ from logpolar.evaluation.cache import Uncached
 from logpolar.evaluation.descriptors.keypoint_sources import KeypointSource
 from logpolar.evaluation.descriptors.whole_features import WholeFeature
 from logpolar.evaluation.options import PhototourismOptions
-from logpolar.evaluation.phototourism import (
+from logpolar.evaluation.phototourism import describe_images, prepare_scene
+from logpolar.evaluation.pose_evaluation import (
     DescribedImage,
     PoseResults,
     PreparedScene,
-    describe_images,
     evaluate_multi_view,
     evaluate_stereo,
-    prepare_scene,
     tune_ratio,
 )
 from logpolar.evaluation.posed_scenes import PosedImage, PosedScene, draw_bags, draw_pairs

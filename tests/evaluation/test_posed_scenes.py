@@ -92,7 +92,7 @@ class TestColmap:
         """The same wherever it lies; other cameras are another scene."""
         copied = read_scene(shutil.copytree(castle[0], tmp_path / "copied"))
         assert copied.identity() == read_scene(castle[0]).identity()
-        write_workspace(standard_world(1, 6, 160, 120), tmp_path / "castle")
+        write_workspace(standard_world(1, 6, 80, 60), tmp_path / "castle")
         other = read_scene(tmp_path / "castle")
         assert [image.name for image in other.images] == NAMES
         assert other.identity() != copied.identity()

@@ -1,6 +1,6 @@
-"""Arrays that write down what is done to them as an ONNX graph, so that ``patterns`` need not be written a second time.
+"""Arrays that record operations as an ONNX graph, so that the formulas of ``patterns`` are written once.
 
-``OnnxArray`` has the operators, and ``Graph`` the functions, that the formulas there use, with numpy's meaning.
+``OnnxArray`` has the operators and ``Graph`` the functions used there, with numpy's meaning.
 """
 
 from __future__ import annotations

@@ -252,7 +252,7 @@ class TestReport:
         assert stated.count("seed: 17") == 5
         for words in ("100 correspondences in 3 image pairs", "777 in 5 pairs of viewpoint", "45 pairs, several views"):
             assert words in stated
-        assert stated.count("weights not at hand: absent") == 1
+        assert stated.count("weights missing: absent") == 1
 
     def test_what_was_not_run(self, report):
         text, document = (report / "report.md").read_text(), json.loads((report / "report.json").read_text())
