@@ -23,6 +23,7 @@ SHARED = {
     "evaluation/figures.py": "cli/test_cli_eval.py",
     "evaluation/hpatches_sequences.py": "evaluation/test_hpatches.py",
     "evaluation/options.py": "cli/test_cli_eval.py",
+    "evaluation/pose_evaluation.py": "evaluation/test_phototourism.py",
     "evaluation/protocol.py": "cli/test_cli_eval.py",
     "evaluation/report/figures.py": "evaluation/report/test_sections.py",
     "evaluation/report/paper_numbers.py": "evaluation/report/test_sections.py",
