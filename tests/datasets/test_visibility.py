@@ -11,7 +11,7 @@ from logpolar.datasets.options import PairRules
 from logpolar.datasets.visibility import Pair, select_pairs, shared_points
 from logpolar.geometry.cameras import Camera
 from logpolar.sfm.workspace import Scene, View, read_workspace
-from synthetic_world import look_at, standard_world, write_workspace
+from synthetic_world import World, look_at, standard_world, write_workspace
 
 WIDTH, HEIGHT = 100, 80
 ALL = PairRules(min_shared=1, min_overlap=0, max_per_image=0)
