@@ -29,7 +29,7 @@ from documentation import (
     unknown_options,
 )
 from documentation_inputs import write_inputs
-from logpolar.models import export
+from logpolar.models import export, load_model
 from logpolar.training.config import read_config
 
 NOT_RUN = {
@@ -66,7 +66,7 @@ def test_all_blocks_of_a_page_run(page, inputs, tmp_path, monkeypatch, capsys):
     place = shutil.copytree(inputs, tmp_path / "place")
     monkeypatch.chdir(place)
     # Exporting takes seconds; the graph, which has no weights in it, is that of the shipped model.
-    monkeypatch.setattr(export, "export_graph", lambda network: logpolar.load_model("logpolar-96").graph)
+    monkeypatch.setattr(export, "export_graph", lambda network: load_model("logpolar-96").graph)
     blocks, names, printed = blocks_of(page), {}, ""
     assert {block.language for block in blocks} <= LANGUAGES
     for block in blocks:
