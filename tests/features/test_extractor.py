@@ -6,13 +6,13 @@ import cv2
 import numpy as np
 import pytest
 from PIL import Image as PIL
-from sampling.test_lookups import turn_image, turned_keypoints
 
 from logpolar.errors import ImageError, KeypointError, ModelError
 from logpolar.features.extractor import Extractor
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import FeatureDetector, SiftDetector
 from logpolar.sampling import sample_patches
+from sampling.test_torch_lookup import turn_image, turned_keypoints
 
 
 @pytest.fixture(scope="module")
