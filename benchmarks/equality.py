@@ -300,7 +300,7 @@ def read_hdf5(path: Path) -> Iterator[tuple[str, Any]]:
         file.visititems(lambda name, item: places.append((name, item)))
         for name, item in places:
             if isinstance(item, h5py.Dataset):
-                yield name, value_of(item[()])
+                yield from from_json(name, value_of(item[()]))
             for key, value in item.attrs.items():
                 yield from from_json(f"{name}@{key}", value_of(value))
 

@@ -7,55 +7,14 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
-import cv2
 import pytest
 
 from logpolar.distributed import ahead, in_processes
 from logpolar.errors import LogpolarError
+from process_tasks import die_at_five, look_around, process_of, refuse_five, slow_at_first, start
 
 PATIENCE = 30  # seconds after which a test that waits for another process gives up
-
-
-def slow_at_first(task: int) -> int:
-    """The square; every fourth takes longer than those after it."""
-    time.sleep(0.05 if task % 4 == 0 else 0)
-    return task**2
-
-
-def refuse_five(task: int) -> int:
-    if task == 5:
-        raise ValueError(f"number {task} is odd")
-    return -task
-
-
-def die_at_five(task: int) -> int:
-    if task == 5:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return -task
-
-
-def process_of(task: int) -> int:
-    time.sleep(0.01)
-    return os.getpid()
-
-
-started: list[str] = []
-
-
-def start(*words: str) -> None:
-    started.extend(words)
-
-
-def look_around(task: int) -> dict[str, object]:
-    return {
-        "process": os.getpid(),
-        "started": list(started),
-        "threads": cv2.getNumThreads(),
-        "ignores Ctrl-C": signal.getsignal(signal.SIGINT) == signal.SIG_IGN,
-        "was born so": signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ()),
-    }
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Work spread over processes, or done in a thread ahead of its use: results in order, a short queue, no orphans."""
+"""Work in processes, or in a thread ahead of its use: ordered results, a bounded queue, no orphaned processes."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Result = TypeVar("Result")
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """CPU cores available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def ahead(items: Iterator[Result]) -> Iterator[Result]:
-    """The same items, each made in a thread of its own while the one before it is in use."""
+    """The same items, each computed in a thread while its predecessor is in use."""
     with ThreadPoolExecutor(1) as thread:
         upcoming = thread.submit(next, items, None)
         while (item := upcoming.result()) is not None:
@@ -43,12 +43,11 @@ def in_processes(
     start: Callable[..., None] | None = None,
     arguments: tuple[Any, ...] = (),
 ) -> Iterator[tuple[Task, Result]]:
-    """``work`` done on each task in ``jobs`` processes: (task, result) in the order of the tasks.
+    """Apply ``work`` to each task in ``jobs`` processes; yields (task, result) in the order of the tasks.
 
-    With one job the work is done here, without ``start``. Otherwise each process first runs ``start(*arguments)``, uses
-    its share of the cores in OpenCV, ignores Ctrl-C, which is for the caller to deal with, and ends when the caller's
-    process does, however that ends. ``work`` and what goes in and out of it must be picklable. No more than 4 tasks a
-    process are under way or waiting for the caller.
+    One job runs in this process, without ``start``. Otherwise each process first runs ``start(*arguments)``, divides
+    the cores with the others in OpenCV, ignores Ctrl-C, which the caller handles, and ends with the caller's process,
+    even if that is killed. ``work``, tasks and results must be picklable. At most 4 tasks per process are queued.
     """
     if jobs == 1:
         for task in tasks:
@@ -60,7 +59,7 @@ def in_processes(
     waiting: deque[tuple[Task, Future[Result]]] = deque()
     try:
         for task in tasks:
-            with _deaf_to_ctrl_c():
+            with _ctrl_c_blocked():
                 waiting.append((task, pool.submit(work, task)))
             if len(waiting) == 4 * jobs:
                 first, future = waiting.popleft()
@@ -69,18 +68,18 @@ def in_processes(
             first, future = waiting.popleft()
             yield first, future.result()
     except BrokenProcessPool as error:
-        raise LogpolarError("a worker process was killed, perhaps for want of memory; use fewer jobs") from error
+        raise LogpolarError("a worker process was killed, perhaps out of memory; use fewer jobs") from error
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 @contextlib.contextmanager
-def _deaf_to_ctrl_c() -> Iterator[None]:
-    """Processes that are started here never see Ctrl-C, not even before they can ignore it; for us it only waits."""
+def _ctrl_c_blocked() -> Iterator[None]:
+    """Processes started here never see Ctrl-C, not even before they can ignore it; here it is only delayed."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
-    resource_tracker.ensure_running()  # starts with the first process otherwise, and then lets Ctrl-C through again
+    resource_tracker.ensure_running()  # would start with the first process, and unblock Ctrl-C
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -97,7 +96,7 @@ def _start_process(threads: int, start: Callable[..., None] | None, arguments: t
 
 
 def _die_with_parent() -> None:
-    """A killed parent cannot tell its workers to stop, and they would wait for work forever."""
+    """A killed parent cannot stop its workers, which would wait for tasks forever."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         connection.wait([parent.sentinel])

@@ -135,9 +135,9 @@ class TestPatches:
         assert_one_error(run("patches", *arguments), "hardnet:no.pth", "no such file")
         assert not (tmp_path / "results").exists()
         result = succeed("patches", *arguments, "--skip-missing", "-d", "gone.safetensors")
-        assert "| hardnet:no.pth | weights not at hand |" in result.output
-        assert "| gone.safetensors | weights not at hand |" in result.output
-        assert read(tmp_path / "results", "patches")["descriptors"][1]["missing"] == "weights not at hand"
+        assert "| hardnet:no.pth | weights missing |" in result.output
+        assert "| gone.safetensors | weights missing |" in result.output
+        assert read(tmp_path / "results", "patches")["descriptors"][1]["missing"] == "weights missing"
         succeed("patches", photo_file, "-d", "hardnet:no.pth", "--skip-missing", "-o", tmp_path / "nothing")
 
     def test_without_matplotlib(self, photo_file, tmp_path, monkeypatch):
@@ -249,7 +249,7 @@ class TestHPatches:
         assert len({score["correspondences"] for score in found.values()}) == 3
         assert all(score["matching_accuracy"][2] > 0.8 for score in found.values())
         assert found["OpenCV SIFT"]["rank1"] > 0.8
-        assert "| kornia:DISK,weights=no | weights not at hand |" in results[0]
+        assert "| kornia:DISK,weights=no | weights missing |" in results[0]
         assert "Keypoints: opencv GFTTDetector." in results[0]
         assert len(list((tmp_path / "cache").iterdir())) == 3
 

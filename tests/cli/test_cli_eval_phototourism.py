@@ -68,7 +68,7 @@ class TestResults:
         assert document["results"]["SIFT"]["mean"]["two"]["pairs"] == 6
         table = (tmp_path / "phototourism.md").read_text()
         assert "| SIFT | mean | two |" in table
-        assert "| hardnet:no.pth | weights not at hand |" in table
+        assert "| hardnet:no.pth | weights missing |" in table
 
     def test_tuned_ratio(self, scene, tmp_path):
         other = shutil.copytree(scene, tmp_path / "other")

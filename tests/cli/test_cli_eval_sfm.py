@@ -75,7 +75,7 @@ class TestResults:
         least, most = found["registered_least"], found["registered_most"]
         assert f"| COLMAP SIFT | castle | {found['registered']:.4g} of 6 ({least} - {most}) |" in table
         assert "Means of 2 models from the same matches" in table
-        assert "| hardnet:no.pth | weights not at hand |" in table
+        assert "| hardnet:no.pth | weights missing |" in table
         assert "is downscaled 1.5 times" in table
 
     def test_report_takes_it(self, measured):

@@ -27,7 +27,8 @@ def photos(tmp_path, photo):
 
 
 def run_match(*arguments: object):
-    return CliRunner().invoke(main, ["match", *map(str, arguments)])
+    """With the small model, which is faster, unless another is named."""
+    return CliRunner().invoke(main, ["match", "--model", "logpolar-96-small", *map(str, arguments)])
 
 
 class TestResult:
@@ -237,7 +238,7 @@ class TestOutput:
         assert run_match(*photos, "--h5", path).exit_code == 0
         with FeatureFile(path) as file:
             assert file.names() == ["first.png", "second.png"]
-            assert file.settings["model"] == "logpolar-96"
+            assert file.settings["model"] == "logpolar-96-small"
 
     def test_a_file_of_other_images_is_left_alone(self, photos, tmp_path):
         path = tmp_path / "features.h5"

@@ -36,7 +36,7 @@ def test_picture_has_a_row_for_each_keypoint(image, tmp_path):
         result = run_patches(image, "-o", tmp_path / "patches.png", "--count", count)
         assert result.exit_code == 0
         assert result.stderr == ""
-        assert f"{count} of the keypoints" in result.stdout
+        assert f", {count} keypoints" in result.stdout
         shapes.append(cv2.imread(str(tmp_path / "patches.png")).shape)
     (one_high, one_wide, _), (two_high, two_wide, _) = shapes
     assert one_wide == two_wide > 1500

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import cv2
 import numpy as np
 import pytest
@@ -14,10 +16,13 @@ from logpolar.images import to_bytes, to_gray
 
 OPTIONS = AlignedOptions(
     carried=60,
+    min_matches=0,
     keypoints=KeypointRules(max_keypoints=400, distractors=30),
     rules=CorrespondenceRules(max_count=100),
     split=SplitRules(validation=0.5),
 )
+UNLIMITED = replace(OPTIONS, rules=CorrespondenceRules())
+CHECKED = replace(OPTIONS, min_matches=12, keypoints=KeypointRules(max_keypoints=150, distractors=30))
 SHIFT = np.array([[1.1, 0.05, 4], [-0.05, 1.1, 6], [0, 0, 1.0]])
 
 
@@ -64,23 +69,15 @@ def test_indices_name_the_keypoints(views):
 
 class TestCarried:
     def test_size_and_angle_are_as_predicted(self, views):
-        found = link(
-            pair_of(views, "day", "through", SHIFT), AlignedOptions(keypoints=OPTIONS.keypoints)
-        ).correspondences
+        found = link(pair_of(views, "day", "through", SHIFT), UNLIMITED).correspondences
         carried = (found.log_scale_ratio == 0) & (found.angle_residual == 0)
         assert carried.sum() > 10
         warped, _ = warp_points(SHIFT, found.first.xy[carried])
         np.testing.assert_allclose(warped, found.second.xy[carried], atol=1e-3)
 
     def test_limit(self, views):
-        counts = [
-            len(
-                link(
-                    pair_of(views, "day", "dusk"), AlignedOptions(carried=n, keypoints=OPTIONS.keypoints)
-                ).correspondences
-            )
-            for n in (0, 5)
-        ]
+        pairs = [link(pair_of(views, "day", "dusk"), replace(UNLIMITED, carried=count)) for count in (0, 5)]
+        counts = [len(pair.correspondences) for pair in pairs]
         assert counts[0] > 0
         assert counts[1] == counts[0] + 5
 
@@ -102,24 +99,22 @@ class TestCarried:
 class TestRefusals:
     def test_a_pair_that_moved(self, views):
         with pytest.raises(LogpolarError, match=r"moved\.png: moved by (8|9)\.\d px"):
-            link(pair_of(views, "day", "moved"))
+            link(pair_of(views, "day", "moved"), CHECKED)
 
     def test_an_incorrect_homography(self, views):
         with pytest.raises(LogpolarError, match="moved by"):
-            link(pair_of(views, "day", "through", SHIFT + np.array([[0, 0, 5], [0, 0, 0], [0, 0, 0]])))
+            link(pair_of(views, "day", "through", SHIFT + np.array([[0, 0, 5], [0, 0, 0], [0, 0, 0]])), CHECKED)
 
     def test_different_sizes(self, views):
         with pytest.raises(LogpolarError, match="340 x 260 and 340 x 250 pixels, but no homography"):
             link(pair_of(views, "day", "small"))
 
     def test_too_few_matches(self, views):
-        strict = AlignedOptions(min_matches=100000, keypoints=OPTIONS.keypoints)
         with pytest.raises(LogpolarError, match="consistent matches, cannot be checked"):
-            link(pair_of(views, "day", "dusk"), strict)
+            link(pair_of(views, "day", "dusk"), replace(CHECKED, min_matches=100000))
 
     def test_no_check(self, views):
-        unchecked = AlignedOptions(min_matches=0, keypoints=OPTIONS.keypoints)
-        assert len(link(pair_of(views, "day", "moved"), unchecked).correspondences) > 0
+        assert len(link(pair_of(views, "day", "moved")).correspondences) > 0
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +126,7 @@ def built(views, tmp_path_factory):
         pair_of(views, "dusk", "day"),
     ]
     output = tmp_path_factory.mktemp("aligned") / "views.h5"
-    return build_aligned(pairs, output, OPTIONS), output, pairs
+    return build_aligned(pairs, output, CHECKED), output, pairs
 
 
 class TestFile:
@@ -154,11 +149,11 @@ class TestFile:
             np.testing.assert_array_equal(file.read_image(0), link(pair_of(views, "day", "dusk")).first)
 
     def test_second_run_has_nothing_to_do(self, built):
-        assert build_aligned(built[2], built[1], OPTIONS).was_complete
+        assert build_aligned(built[2], built[1], CHECKED).was_complete
 
     def test_nothing_usable(self, views, tmp_path):
         with pytest.raises(ImageError, match=r"none of the 1 pairs can be used; .*moved by"):
-            build_aligned([pair_of(views, "day", "moved")], tmp_path / "out.h5", OPTIONS)
+            build_aligned([pair_of(views, "day", "moved")], tmp_path / "out.h5", CHECKED)
         assert not (tmp_path / "out.h5").exists()
 
     def test_no_pairs(self, tmp_path):

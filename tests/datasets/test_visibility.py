@@ -11,7 +11,7 @@ from logpolar.datasets.options import PairRules
 from logpolar.datasets.visibility import Pair, select_pairs, shared_points
 from logpolar.geometry.cameras import Camera
 from logpolar.sfm.workspace import Scene, View, read_workspace
-from synthetic_world import look_at, standard_world, write_workspace
+from synthetic_world import World, look_at, standard_world, write_workspace
 
 WIDTH, HEIGHT = 100, 80
 ALL = PairRules(min_shared=1, min_overlap=0, max_per_image=0)
@@ -133,7 +133,7 @@ class TestVisibilityTest:
 def colmap_scene(tmp_path_factory) -> Scene:
     """The standard world without pictures, which this needs not."""
     folder = tmp_path_factory.mktemp("world")
-    world = standard_world()
+    world = World(standard_world().quads, standard_world().cameras)
     world.__dict__["views"] = [(np.zeros((240, 320), np.uint8), world.depth_map(camera)) for camera in world.cameras]
     write_workspace(world, folder)
     return read_workspace(folder)

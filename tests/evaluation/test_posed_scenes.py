@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 
 import cv2
 import h5py
@@ -11,7 +12,7 @@ from dataset_files import SETTINGS, make_image, make_pair, write
 from logpolar.errors import LogpolarError
 from logpolar.evaluation.options import PhototourismOptions
 from logpolar.evaluation.phototourism import prepare_scene
-from logpolar.evaluation.posed_scenes import read_scene
+from logpolar.evaluation.posed_scenes import draw_bags, draw_pairs, read_scene
 from logpolar.geometry.cameras import Camera
 from synthetic_world import standard_world, write_workspace
 
@@ -92,7 +93,7 @@ class TestColmap:
         """The same wherever it lies; other cameras are another scene."""
         copied = read_scene(shutil.copytree(castle[0], tmp_path / "copied"))
         assert copied.identity() == read_scene(castle[0]).identity()
-        write_workspace(standard_world(1, 6, 160, 120), tmp_path / "castle")
+        write_workspace(standard_world(1, 6, 80, 60), tmp_path / "castle")
         other = read_scene(tmp_path / "castle")
         assert [image.name for image in other.images] == NAMES
         assert other.identity() != copied.identity()
@@ -223,3 +224,29 @@ class TestOthers:
         assert "not a scene with known poses" in refused(tmp_path / "notes.txt")
         (tmp_path / "broken.h5").write_text("hello")
         assert "broken.h5" in refused(tmp_path / "broken.h5")
+
+
+class TestDrawing:
+    def test_pairs(self, castle_scene):
+        assert (
+            draw_pairs(castle_scene, 0, 0)
+            == draw_pairs(castle_scene, 10, 0)
+            == draw_pairs(castle_scene, 99, 5)
+            == castle_scene.pairs
+        )
+        some = draw_pairs(castle_scene, 4, 0)
+        assert len(set(some)) == 4
+        assert set(some) < set(castle_scene.pairs)
+        assert some == draw_pairs(castle_scene, 4, 0)
+        assert len({tuple(draw_pairs(castle_scene, 4, seed)) for seed in range(6)}) > 1
+
+    def test_bags_hang_together(self, castle_scene):
+        chain = replace(castle_scene, pairs=[(0, 1), (1, 2), (2, 3), (4, 5)])
+        assert set(draw_bags(chain, 3, 50, 0)) == {(0, 1, 2), (1, 2, 3)}
+        assert draw_bags(chain, 3, 1, 0) == draw_bags(chain, 3, 1, 0)
+        assert draw_bags(chain, 5, 3, 0) == []
+
+    def test_bags_of_a_size_differ(self, castle_scene):
+        bags = draw_bags(castle_scene, 3, 8, 1)
+        assert len(set(bags)) == 8
+        assert 5 not in {row for bag in bags for row in bag}

@@ -12,7 +12,7 @@ from logpolar.features.extractor import Extractor
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import FeatureDetector, SiftDetector
 from logpolar.sampling import sample_patches
-from sampling.test_lookups import turn_image, turned_keypoints
+from sampling.test_torch_lookup import turn_image, turned_keypoints
 
 
 @pytest.fixture(scope="module")

@@ -120,7 +120,7 @@ class TestTransfer:
         """x' ~ turn (x, y, 1) + shift / depth."""
         transfer = Transfer.between(make_camera(0), make_camera(50))
         x, y, depth = 100.0, 200.0, 5.0
-        a, b, c = transfer.turn @ np.array([x, y, 1]) + transfer.shift / depth
+        a, b, c = transfer.infinite @ np.array([x, y, 1]) + transfer.shift / depth
         got = [float(value) for value in transfer(np.array(x), np.array(y), np.array(depth))]
         assert got == pytest.approx([a / c, b / c, c * depth], rel=1e-12)
 

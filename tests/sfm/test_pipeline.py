@@ -22,6 +22,7 @@ def start(scene, output):
     output.mkdir()
     for name in ("features.h5", "matches.h5"):
         shutil.copyfile(scene / name, output / name)
+    (output / "pairs.txt").touch()
     return output
 
 

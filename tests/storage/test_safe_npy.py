@@ -99,7 +99,7 @@ class TestRefused:
     @pytest.mark.parametrize("data", [b"", b"nothing at all", HEADER, HEADER + b"\x80\x04"], ids=range(4))
     def test_damaged(self, tmp_path, data):
         (tmp_path / "value.npy").write_bytes(data)
-        self.assert_refused(tmp_path / "value.npy", "not an array of numpy, or a damaged one")
+        self.assert_refused(tmp_path / "value.npy", "not a numpy array, or a damaged one")
 
     def test_array_of_numbers(self, tmp_path):
         np.save(tmp_path / "value.npy", np.arange(3))

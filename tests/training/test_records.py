@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import sys
 
 import pytest
@@ -72,7 +73,7 @@ class TestTable:
 
 class TestRecords:
     def test_two_tables(self, tmp_path):
-        with Records(tmp_path, 0, tensorboard=False) as records:
+        with contextlib.closing(Records(tmp_path, 0, tensorboard=False)) as records:
             records.add("log", 1, {"loss": 0.5})
             records.add("validation", 1, {"rank1": 0.25, "nothing": None})
         assert read_rows(tmp_path / "log.csv") == [{"step": "1", "loss": "0.5"}]
@@ -81,7 +82,7 @@ class TestRecords:
 
     def test_both_go_on(self, tmp_path):
         for after in (0, 2):
-            with Records(tmp_path, after, tensorboard=False) as records:
+            with contextlib.closing(Records(tmp_path, after, tensorboard=False)) as records:
                 for step in (after + 1, after + 2, after + 3):
                     records.add("log", step, {"loss": step})
                     records.add("validation", step, {"rank1": step})
@@ -90,7 +91,7 @@ class TestRecords:
     def test_tensorboard(self, tmp_path):
         accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
         for after in (0, 2):
-            with Records(tmp_path, after, tensorboard=True) as records:
+            with contextlib.closing(Records(tmp_path, after, tensorboard=True)) as records:
                 for step in (after + 1, after + 2, after + 3):
                     records.add("log", step, {"loss": step / 4, "words": "none", "nothing": None})
         found = accumulator.EventAccumulator(str(tmp_path / "tensorboard"))
@@ -102,6 +103,6 @@ class TestRecords:
 
     def test_its_absence_is_no_error(self, tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-        with Records(tmp_path, 0, tensorboard=True) as records:
+        with contextlib.closing(Records(tmp_path, 0, tensorboard=True)) as records:
             records.add("log", 1, {"loss": 0.5})
         assert [each.name for each in tmp_path.iterdir()] == ["log.csv"]

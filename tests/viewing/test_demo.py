@@ -93,6 +93,6 @@ class TestRun:
     def test_nothing_to_match(self):
         pair = demo_pair()
         blank = type(pair)(pair.first, np.full_like(pair.second, 90), pair.homography)
-        for result in run_demo(blank, "paper-cartesian-12")[1]:
+        for result in run_demo(blank, "logpolar-96-small")[1]:
             assert (result.matches, result.correct, result.inliers) == (0, 0, 0)
             assert result.error == np.inf

@@ -1,4 +1,4 @@
-"""The command line: one file a command, thin over the library. Nothing heavy is imported before it is needed."""
+"""The command line: one thin file per command. Nothing heavy is imported before it is needed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _show_others = warnings.showwarning
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-    """Our own in one line, without the place in the code; those of others as ever."""
+    """Print our own warnings in one line, without the place in the code."""
     if issubclass(category, LogpolarWarning):
         click.echo(f"logpolar: {message}", err=True)
     else:
@@ -39,7 +39,7 @@ def _show_warning(message: Warning | str, category: type[Warning], *place: Any, 
 
 
 class _Commands(click.Group):
-    """Lists commands in the order of use and turns what a user can mend into one line and exit code 2."""
+    """Lists commands in the order of use. User errors print one line and exit with code 2."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)

@@ -20,7 +20,7 @@ def imc() -> None:
 
 
 @imc.command(
-    short_help="Feature and match files of a scene into a submission.",
+    short_help="Add a scene to a submission.",
     epilog="Example: logpolar imc export features.h5 matches.h5 -o submission/ --scene reichstag",
 )
 @click.argument("features", type=click.Path(path_type=Path))
@@ -30,10 +30,10 @@ def imc() -> None:
 @click.option("--dataset", default="phototourism", show_default=True, help="The dataset's name in the benchmark.")
 @click.option("--label", default="logpolar", show_default=True, help="Name of the method: a-z, 0-9, '-', '.', '_'.")
 @click.option("--keypoint", default="sift", show_default=True, help="Name of the keypoints: a-z, 0-9, '-', '.'.")
-@click.option("--descriptor", help="Name of the descriptor; otherwise the model's.")
-@click.option("--authors", default="", help="Who submits.")
-@click.option("--email", default="", help="How to reach them.")
-@click.option("--description", default="", help="Of the method, in a few words.")
+@click.option("--descriptor", help="Name of the descriptor; by default the model's.")
+@click.option("--authors", default="", help="Authors of the submission.")
+@click.option("--email", default="", help="Contact address.")
+@click.option("--description", default="", help="Short description of the method.")
 @ratio_option
 @click.option(
     "--threshold",
@@ -42,7 +42,7 @@ def imc() -> None:
     show_default=True,
     help="Largest error of an inlier in pixels, for DEGENSAC in the stereo task.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace the scene if it is there already.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing scene.")
 def export(
     features: Path,
     matches: Path | None,
@@ -55,8 +55,8 @@ def export(
 ) -> None:
     """Add a scene to a submission: FEATURES of `logpolar extract`, and MATCHES of every pair, of `match-features`.
 
-    Without MATCHES the benchmark matches the descriptors itself, with --ratio. Run it once a scene; all scenes share
-    one config.json, which may be edited.
+    Without MATCHES the benchmark matches the descriptors itself, with --ratio. Run it once per scene; all scenes
+    share one config.json, which may be edited.
     """
     from logpolar.features.hloc import open_features
     from logpolar.integrations.imc.config import SubmissionOptions
@@ -73,13 +73,13 @@ def export(
 
 
 @imc.command(
-    short_help="Is this a submission that the benchmark will take?",
+    short_help="Validate a submission.",
     epilog="Example: logpolar imc check submission/ --images imw_data/",
 )
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--images", type=click.Path(path_type=Path), help="The benchmark's data: <dataset>/<scene>/*.jpg.")
 def check(folder: Path, images: Path | None) -> None:
-    """Check names, shapes, types, ranges and completeness of a submission; problems are listed, and the code is 1."""
+    """Check names, shapes, types, ranges and completeness of a submission; lists problems and exits with code 1."""
     from logpolar.integrations.imc.checking import check_submission
 
     report = check_submission(folder, images)

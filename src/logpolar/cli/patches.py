@@ -13,7 +13,7 @@ from logpolar.storage.atomic_io import check_output
 
 
 @click.command(
-    short_help="Show where the patterns look and what they see.",
+    short_help="Show sampling patterns and their patches.",
     epilog="Example: logpolar patches photo.jpg -o patches.png --count 3 --lambda 64",
 )
 @click.argument("image", type=click.Path(path_type=Path))
@@ -37,7 +37,11 @@ from logpolar.storage.atomic_io import check_output
 @inner_radius_option
 @click.option("--antialias/--no-antialias", default=True, show_default=True, help="Look up in a Gaussian pyramid.")
 @click.option(
-    "--max-size", type=click.IntRange(min=0), default=DEFAULT_MAX_SIZE, show_default=True, help="Reduce larger images."
+    "--max-size",
+    type=click.IntRange(min=0),
+    default=DEFAULT_MAX_SIZE,
+    show_default=True,
+    help="Downscale to this size.",
 )
 def patches(
     image: Path,
@@ -49,7 +53,7 @@ def patches(
     antialias: bool,
     max_size: int,
 ) -> None:
-    """Show where the patterns look in an image, and the patches they see (needs the extra 'viz')."""
+    """Show where both sampling patterns look in an image, and the patches they see. Needs the extra 'viz'."""
     from logpolar.errors import ImageError, LogpolarError
     from logpolar.images import downscale, read_gray
     from logpolar.keypoints.detection import SiftDetector
@@ -60,7 +64,7 @@ def patches(
         raise LogpolarError(f"{output}: figures are written as .png, .jpg, .pdf or .svg")
     check_output(output, image)
     gray = downscale(read_gray(image), max_size or None)
-    # Prefer keypoints whose support is a part of the image: one sees more than with the image a dot in its support.
+    # Prefer keypoints whose support lies within the image, where patches show most.
     fitting = 0.4 * min(gray.shape) / (log_polar_lambda / 2)
     keypoints = spread_keypoints(SiftDetector(None)(gray), count, max(gray.shape) / 6, fitting)
     if len(keypoints) == 0:
@@ -72,4 +76,4 @@ def patches(
         Cartesian(cartesian_lambda, antialias=antialias),
     )
     figure.savefig(output, dpi=130)
-    click.echo(f"wrote {output}, {len(keypoints)} of the keypoints")
+    click.echo(f"wrote {output}, {len(keypoints)} keypoints")

@@ -1,4 +1,4 @@
-"""Command line options made of settings classes: the name, the default and the help of each stand in the class."""
+"""Command line options from options classes, which define names, defaults, ranges and help texts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Settings = TypeVar("Settings")
 
 
 def settings_options(kind: type[Any]) -> Callable[[Command], Command]:
-    """An option for each setting of a class and of those inside it; ``make_settings`` turns their values back."""
+    """An option for each setting of a class and its nested classes; see ``make_settings``."""
 
     def decorate(command: Command) -> Command:
         for each, default in reversed(list(_settings(kind()))):
@@ -25,7 +25,7 @@ def settings_options(kind: type[Any]) -> Callable[[Command], Command]:
 
 
 def make_settings(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
-    """The settings of the class with the values of its options."""
+    """An instance of the class with the values of its options."""
     return _fill(kind(), values)
 
 
@@ -38,7 +38,7 @@ def _fill(settings: Settings, values: Mapping[str, Any]) -> Settings:
 
 
 def _settings(settings: Any) -> Iterator[tuple[Field[Any], Any]]:
-    """Fields with their defaults, those of inner classes in their place."""
+    """Fields with their defaults, nested ones included."""
     for each in fields(settings):
         inner = getattr(settings, each.name)
         if is_dataclass(inner):

@@ -41,7 +41,7 @@ _PROTOCOLS = {
 }
 """Classes by the names of their modules."""
 
-MISSING = "weights not at hand"
+MISSING = "weights missing"
 
 MEAN_OF_SCENES = "Means are over scenes, each counting the same; N is their sum."
 

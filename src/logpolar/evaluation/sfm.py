@@ -28,7 +28,7 @@ from logpolar.evaluation.options import RunOptions, SfmTestOptions, recorded
 from logpolar.evaluation.posed_scenes import PosedScene, read_scene
 from logpolar.evaluation.protocol import Protocol, Results, bar, check_scene_names, decimal, make_folder
 from logpolar.features.extractor import Extractor
-from logpolar.geometry.cameras import Camera
+from logpolar.geometry.cameras import Camera, Matrix
 from logpolar.images import downscale, to_bytes, to_gray
 from logpolar.keypoints.detection import SiftDetector
 from logpolar.matching.nearest import MatchingOptions
@@ -44,18 +44,8 @@ from logpolar.storage.documents import rounded
 COLMAP_SIFT = "colmap-sift"
 """The spec of COLMAP's own features and matcher."""
 
-MEANINGS = {
-    "registered": "images in the largest model",
-    "rotation_median": "degrees, of registered images after the model was aligned to the true cameras",
-    "position_median": "of the same images, in units of the extent, the median distance of true cameras to the middle",
-    "right": f"registered images within {AGREE_DEGREES:g} degrees and {AGREE_FRACTION:g} of the extent",
-}
-
 Reconstruct = Callable[[Path, Path], SfmReport]
 """A folder of photos into a folder with database, models and report."""
-
-Pose = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
-"""Rotation and centre of a camera."""
 
 
 class StructureFromMotion(Protocol):
@@ -122,8 +112,10 @@ class StructureFromMotion(Protocol):
                 results.records[""].append({**start, **flat})
                 results.add(name, [scene, *scene_cells(values), f"{ratio:g}"])
         results.notes.append(
-            f"Registered: {MEANINGS['registered']}. Correct: {MEANINGS['right']}. Rotation and position are medians: "
-            f"{MEANINGS['rotation_median']}; {MEANINGS['position_median']}."
+            f"Registered: images in the largest model. Correct: those within {AGREE_DEGREES:g} degrees and "
+            f"{AGREE_FRACTION:g} of the extent. Rotation, in degrees, and position, in extents, are medians of "
+            "registered images after alignment to the true cameras; the extent is the median distance of the true "
+            "cameras to their middle."
         )
         if self._test.repeats > 1:
             results.notes.append(
@@ -255,16 +247,14 @@ def by_method(
     opener = partial(MethodExtractor, spec, test.keypoints, test.max_size or None, engine or {})
     options, matching = pipeline.SfmOptions(seed=test.seed), MatchingOptions(ratio if ratio < 1 else None)
 
-    def reconstruct(photos: Path, output: Path) -> SfmReport:
-        return pipeline.reconstruct(photos, output, opener, options, matching, jobs=jobs, progress=True)
-
-    return reconstruct
+    more: dict[str, Any] = {"options": options, "matching": matching, "jobs": jobs, "progress": True}
+    return partial(pipeline.reconstruct, open_extractor=opener, **more)
 
 
 def by_colmap(test: SfmTestOptions) -> Reconstruct:
     """COLMAP's own SIFT and matcher."""
     options = SiftOptions(test.keypoints, test.max_size, seed=test.seed)
-    return lambda photos, output: reconstruct_with_sift(photos, output, options, progress=True)
+    return partial(reconstruct_with_sift, options=options, progress=True)
 
 
 def measure_structure(
@@ -316,7 +306,7 @@ class StructureScore:
     def to_dict(self) -> dict[str, Any]:
         degrees, fractions = self.errors.degrees.tolist(), self.errors.fractions.tolist()
         rows = zip(self.registered, degrees, fractions, strict=True)
-        names = ("images", "reduced", "keypoints_mean", "pairs", "verified", "models")
+        names = (*_SAME, "models")
         return {
             **{name: rounded(getattr(self, name)) for name in names},
             "registered": len(self.registered),
@@ -382,7 +372,7 @@ def score_structure(photos: ScenePhotos, database: Path, place: Path, report: Sf
     return StructureScore(*start, *counts, *means, errors)
 
 
-def read_poses(model: Path) -> dict[str, Pose]:
+def read_poses(model: Path) -> dict[str, tuple[Matrix, Matrix]]:
     """Rotations and centres of a COLMAP model's cameras by names of images, sorted."""
     found = read_model(model)
     poses = {}
@@ -393,7 +383,7 @@ def read_poses(model: Path) -> dict[str, Pose]:
     return dict(sorted(poses.items()))
 
 
-def camera_errors(found: Mapping[str, Pose], truth: Mapping[str, Camera]) -> PoseErrors:
+def camera_errors(found: Mapping[str, tuple[Matrix, Matrix]], truth: Mapping[str, Camera]) -> PoseErrors:
     """Errors of cameras after the best similarity; ``truth`` has those of all images, which define the extent."""
     everything = Poses.of([(camera.rotation, camera.centre) for camera in truth.values()])
     if everything.extent == 0:

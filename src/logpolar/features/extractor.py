@@ -84,8 +84,8 @@ class Extractor:
         array (N, 2) holds positions, see ``Keypoints.from_points``. They may lie outside the image, but sizes must be
         positive and everything finite (``KeypointError``).
 
-        ``color``: channel order of an array, ``"bgr"`` as in OpenCV or ``"rgb"``. A wrong order cannot be detected: it
-        only changes the gray values a little. PIL images are RGB in any case.
+        ``color``: channel order of an array, ``"bgr"`` as in OpenCV or ``"rgb"``. An incorrect order cannot be
+        detected: it only changes the gray values a little. PIL images are RGB in any case.
         """
         gray = read_gray(image) if isinstance(image, str | Path) else to_gray(image, color)
         height, width = gray.shape

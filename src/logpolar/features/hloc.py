@@ -63,7 +63,7 @@ def open_features(path: str | Path) -> FeatureFile:
 
 
 def is_foreign(path: str | Path) -> bool:
-    """Whether an HDF5 file lacks our header. False for unreadable files: opening them raises the right error."""
+    """Whether an HDF5 file lacks our header. False for unreadable files: opening them raises an error."""
     try:
         with h5py.File(path, "r") as file:
             return "format" not in file.attrs

@@ -1,1 +1,1 @@
-"""Cameras, two-view estimation, pose errors, points within a radius."""
+"""Cameras, homographies, two-view estimation, radius search."""

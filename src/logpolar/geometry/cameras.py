@@ -1,4 +1,4 @@
-"""Pinhole cameras, and where a pixel of one of known depth lies in another.
+"""Pinhole cameras, and the transfer of pixels of known depth between them.
 
 Convention:
     - pixel centres at integers, as everywhere in the library;
@@ -20,17 +20,17 @@ from logpolar.types import Matrix as Matrix
 class Camera:
     width: int
     height: int
-    matrix: Matrix  # (3, 3): [[fx, 0, cx], [0, fy, cy], [0, 0, 1]], or, for a turned image, any with this last row
+    matrix: Matrix  # (3, 3): [[fx, 0, cx], [0, fy, cy], [0, 0, 1]], or, for a rotated image, any with this last row
     rotation: Matrix  # (3, 3)
     translation: Matrix  # (3,)
 
     def resized(self, width: int, height: int) -> Camera:
-        """The camera of the same view with another number of pixels: x becomes (x + 0.5) * factor - 0.5."""
+        """The camera of the resized image: x becomes (x + 0.5) * factor - 0.5."""
         scale = resize_matrix((self.width, self.height), (width, height))
         return replace(self, width=width, height=height, matrix=scale @ self.matrix)
 
     def see(self, points: Matrix) -> tuple[Matrix, Matrix]:
-        """Pixels (N, 2) and depths (N,) of points (N, 3) of the world."""
+        """Pixels (N, 2) and depths (N,) of world points (N, 3)."""
         seen = points @ self.rotation.T + self.translation
         return (seen @ self.matrix.T)[:, :2] / seen[:, 2:], seen[:, 2]
 
@@ -41,7 +41,7 @@ class Camera:
 
     @property
     def table(self) -> Matrix:
-        """(3, 7): matrix, rotation and translation side by side; ``from_table`` turns it back."""
+        """(3, 7): matrix, rotation and translation side by side; the inverse of ``from_table``."""
         return np.concatenate([self.matrix, self.pose], axis=1)
 
     @classmethod
@@ -55,9 +55,9 @@ class Camera:
 
 @dataclass(frozen=True, eq=False)
 class Transfer:
-    """From the pixels of one camera to those of another: x' ~ turn @ (x, y, 1) + shift / depth."""
+    """From the pixels of one camera to those of another: x' ~ infinite @ (x, y, 1) + shift / depth."""
 
-    turn: Matrix  # (3, 3)
+    infinite: Matrix  # (3, 3): the homography of points at infinity
     shift: Matrix  # (3,)
 
     @classmethod
@@ -67,9 +67,9 @@ class Transfer:
         return cls(second.matrix @ rotation @ np.linalg.inv(first.matrix), second.matrix @ translation)
 
     def __call__(self, x: Array, y: Array, depth: Array) -> tuple[Array, Array, Array]:
-        """Pixels of known depth: where they lie in the second camera, and how deep there; arrays broadcast."""
-        turn, shift = self.turn.astype(depth.dtype), self.shift.astype(depth.dtype)
-        sideways, down, deep = (depth * (t[0] * x + t[1] * y + t[2]) + s for t, s in zip(turn, shift, strict=True))
+        """Positions x, y and depth in the second camera of pixels of known depth; arrays broadcast."""
+        infinite, shift = self.infinite.astype(depth.dtype), self.shift.astype(depth.dtype)
+        sideways, down, deep = (depth * (t[0] * x + t[1] * y + t[2]) + s for t, s in zip(infinite, shift, strict=True))
         with np.errstate(divide="ignore", invalid="ignore"):
             return sideways / deep, down / deep, deep
 
@@ -77,11 +77,11 @@ class Transfer:
         """Homographies (N, 3, 3) of small planes, around pixels ``xy`` (N, 2), from the first camera to the second.
 
         A plane's inverse depth is linear in the pixel: inverse_depth + slope . (x - xy). Put into the formula of the
-        class, that is a homography; its third coordinate, over the inverse depth, is the depth in the second camera.
+        class, this gives a homography; its third coordinate over the inverse depth is the depth in the second camera.
         """
         offset = inverse_depth - (slope * xy).sum(axis=1)
         plane = np.concatenate([slope, offset[:, None]], axis=1).astype(np.float64)
-        return np.asarray(self.turn + self.shift[:, None] * plane[:, None, :])
+        return np.asarray(self.infinite + self.shift[:, None] * plane[:, None, :])
 
 
 def rotation_degrees(first: Matrix, second: Matrix) -> Matrix:

@@ -1,4 +1,4 @@
-"""Points close to each other in the plane."""
+"""Radius search among points in the plane."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Indices = NDArray[np.intp]
 
 
 def close_pairs(first: Points, second: Points, radius: float) -> tuple[Indices, Indices]:
-    """Indices of all pairs of points (N, 2) and (M, 2) at most ``radius`` apart, sorted by the first's, then the other.
+    """Indices of all pairs of points (N, 2) and (M, 2) at most ``radius`` apart, in lexicographic order.
 
-    The second points are sorted into square cells as wide as the radius; a point then has its neighbours in the 3 x 3
-    cells around it, which are three runs of consecutive cells. Time and memory grow with N + M and the pairs found.
-    Points that are not finite are near to none.
+    The second points are sorted into square cells as wide as the radius; the neighbours of a point then lie in the
+    3 x 3 cells around it, three runs of consecutive cells. Time and memory grow with N + M and the pairs found.
+    Points that are not finite have no neighbours.
     """
     there = np.asarray(second, np.float64)
     low, high = there.min(axis=0, initial=np.inf) - radius, there.max(axis=0, initial=-np.inf) + radius
@@ -26,7 +26,7 @@ def close_pairs(first: Points, second: Points, radius: float) -> tuple[Indices, 
     here = np.asarray(first, np.float64)[within]
     size = max(radius, 1e-9)
     cells, there_cells = (np.floor((points - low) / size).astype(np.int64) for points in (here, there))
-    stride = int(there_cells[:, 0].max(initial=0)) + 4  # room for the cells beside the first and the last column
+    stride = int(there_cells[:, 0].max(initial=0)) + 4  # with margins beside the first and last column
     keys = (there_cells[:, 1] + 1) * stride + there_cells[:, 0] + 1
     order = np.argsort(keys, kind="stable")
     found = []
@@ -49,7 +49,7 @@ def keep_apart(order: Iterable[int], places: Sequence[Points], min_gap: float, m
 
     ``places`` are arrays (N, 2), for example the positions of correspondences in either image.
     """
-    if min_gap <= 0:  # nothing is nearer than that, not even a point to itself
+    if min_gap <= 0:  # nothing is nearer
         return np.array(list(order)[:max_count], np.intp)
     count = len(places[0])
     crowds = []

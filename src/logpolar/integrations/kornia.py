@@ -3,11 +3,11 @@
 Convention:
     - A LAF is [A | xy]; xy is in pixels, the centre of the top-left pixel is (0, 0): the same as ours.
     - scale: the keypoint's size, a diameter, is ``sizes_per_scale`` * sqrt |det A|.
-    - orientation: the direction of A's first column, clockwise on the screen. kornia counts the other way: a LAF made
+    - orientation: the direction of A's first column, clockwise on screen. kornia's sign is the opposite: a LAF made
       by ``laf_from_center_scale_ori(xy, scale, orientation)`` has the angle -orientation.
-    - Affine frames are read as circles of the same area, their shape is not used: see ``keypoints.frame_circle``.
+    - Affine frames are treated as circles of the same area; their shape is ignored: see ``keypoints.frame_circle``.
 
-``LogPolarDescriptor`` needs torch only; kornia itself is needed for what surrounds it, ``LocalFeature`` and detectors.
+``LogPolarDescriptor`` needs torch only; kornia is needed for ``LocalFeature`` and detectors around it.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ except ImportError as missing:
     raise MissingExtraError("LogPolarDescriptor", "kornia") from missing
 
 _CHUNK = 1024
-"""Frames whose patches exist at the same time, unless gradients need them all."""
+"""Frames processed at a time, to bound memory; gradients keep all of them."""
 
 _RED, _GREEN, _BLUE = 0.299, 0.587, 0.114
 
 
 class LogPolarDescriptor(nn.Module):
-    """Images and LAFs to descriptors, in the place of ``kornia.feature.LAFDescriptor``.
+    """Images and LAFs to descriptors, a drop-in replacement for ``kornia.feature.LAFDescriptor``.
 
     >>> descriptor = LogPolarDescriptor("logpolar-96")                                      # doctest: +SKIP
     >>> kornia.feature.LocalFeature(detector, descriptor)(images)                           # doctest: +SKIP
@@ -59,7 +59,7 @@ class LogPolarDescriptor(nn.Module):
     def forward(self, img: Tensor, lafs: Tensor) -> Tensor:
         """Descriptors (B, N, 128) of ``img`` (B, 1 or 3, H, W), gray or RGB in [0, 1], and ``lafs`` (B, N, 2, 3).
 
-        A frame without a size or a position (zeros, with which kornia's detectors fill up, NaN) has the descriptor 0.
+        Frames without a valid size or position (NaN, or the zeros kornia's detectors pad with) get the descriptor 0.
         """
         gray = _to_gray(img)
         if lafs.ndim != 4 or lafs.shape[2:] != (2, 3) or len(lafs) != len(gray):
@@ -77,7 +77,7 @@ class LogPolarDescriptor(nn.Module):
 
     def _describe(self, pyramids: TorchPyramids, image: Tensor, frames: Tensor) -> Tensor:
         usable = self._usable(frames)[:, None]
-        # An impossible frame would make all gradients NaN, even where its descriptor is not used.
+        # An invalid frame would make all gradients NaN, even though its descriptor is not used.
         frames = torch.where(usable[:, :, None], frames, torch.eye(2, 3, device=frames.device, dtype=frames.dtype))
         scale, angle = frame_circle(frames, torch)
         patches = pyramids.sample(image, frames[:, :, 2], scale * self.sizes_per_scale, angle, self.sampling)

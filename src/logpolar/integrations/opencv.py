@@ -35,10 +35,10 @@ class LogPolarFeature:
     >>> keypoints, descriptors = feature.detectAndCompute(image, None)                      # doctest: +SKIP
     >>> cv2.BFMatcher(feature.defaultNorm(), crossCheck=True).match(descriptors, others)    # doctest: +SKIP
 
-    Images are gray, BGR or BGRA as OpenCV reads them, also of 16 bit or float, and are never reduced. No keypoint is
-    dropped when it is described: descriptor n is that of keypoint n, also beyond the image's edge. One that cannot be
-    described, because something is not finite or a size negative, raises ``KeypointError``. A keypoint without an
-    angle (-1) is upright, one without a size (0) has 4 px.
+    Images are gray, BGR or BGRA as OpenCV reads them, also 16 bit or float, and are never downscaled. No keypoint is
+    dropped: descriptor n belongs to keypoint n, even beyond the image's edge. Keypoints that are not finite, or have a
+    negative size, raise ``KeypointError``. A keypoint without an angle (-1) is upright, one without a size (0) has
+    4 px.
     """
 
     def __init__(self, extractor: Extractor, detector: cv2.Feature2D, nfeatures: int = 0) -> None:
@@ -97,7 +97,7 @@ class LogPolarFeature:
         return cv2.NORM_L2
 
     def empty(self) -> bool:
-        """True, as of every feature of OpenCV: there is no state to load."""
+        """True, as for every feature of OpenCV: there is no state to load."""
         return True
 
     def getDefaultName(self) -> str:

@@ -16,10 +16,10 @@ from logpolar.types import FloatArray
 
 @dataclass(frozen=True)
 class SiftDetector:
-    """OpenCV's SIFT with precise upscaling: without it every keypoint is off by a quarter of a pixel."""
+    """OpenCV's SIFT with precise upscaling: otherwise all keypoints are off by a quarter of a pixel."""
 
     max_keypoints: int | None = DEFAULT_MAX_KEYPOINTS  # the strongest by response; None keeps all
-    contrast_threshold: float = 0.04  # lower finds more and fainter keypoints
+    contrast_threshold: float = 0.04  # lower finds more, fainter keypoints
     edge_threshold: float = 10.0  # higher keeps more edge-like keypoints
     sigma: float = 1.6  # blur of the first octave
 
@@ -27,9 +27,9 @@ class SiftDetector:
         return FeatureDetector(self.feature(), self.max_keypoints)(gray)
 
     def feature(self) -> cv2.SIFT:
-        """OpenCV's object with these settings, which finds all keypoints."""
+        """OpenCV's detector with these settings; it finds all keypoints."""
         return cv2.SIFT.create(
-            nfeatures=0,  # we choose ourselves: OpenCV keeps more than it was asked for where responses are equal
+            nfeatures=0,  # we select ourselves: OpenCV keeps more than asked for where responses are equal
             contrastThreshold=self.contrast_threshold,
             edgeThreshold=self.edge_threshold,
             sigma=self.sigma,
@@ -39,7 +39,7 @@ class SiftDetector:
 
 @dataclass(frozen=True)
 class FeatureDetector:
-    """Any OpenCV detector: ``FeatureDetector(cv2.ORB.create())``. Sizes and angles are taken as it reports them."""
+    """Any OpenCV detector: ``FeatureDetector(cv2.ORB.create())``. Its sizes and angles are used unchanged."""
 
     feature: cv2.Feature2D
     max_keypoints: int | None = DEFAULT_MAX_KEYPOINTS  # the strongest by response; None keeps all
@@ -50,4 +50,4 @@ class FeatureDetector:
 
 
 Detector: TypeAlias = Callable[[FloatArray], Keypoints]
-"""Anything that turns a gray float32 image in [0, 1] into keypoints in its pixels."""
+"""A function from a gray float32 image in [0, 1] to keypoints in its pixels."""

@@ -1,16 +1,16 @@
-"""Keypoints: one convention inside the library, and every conversion to other people's.
+"""Keypoints, and conversions to and from the conventions of other libraries.
 
 Convention:
     - ``xy``: pixels of the original image; the centre of the top-left pixel is (0, 0).
-    - ``size``: diameter in pixels, as OpenCV has it: 2 sigma for SIFT.
+    - ``size``: diameter in pixels, as in OpenCV: 2 sigma for SIFT.
     - ``angle``: degrees in [0, 360), clockwise on the screen (from the x axis towards the y axis, which points down).
     - ``response``: strength; larger is better.
 
 | | position | scale | angle |
 |---|---|---|---|
-| OpenCV | the same | the same | the same; -1 stands for none |
-| COLMAP | x + 0.5, y + 0.5 | size / 2 | radians, the same sense |
-| LAF | the same | see ``from_lafs`` | degrees, the opposite sense |
+| OpenCV | the same | the same | the same; -1 means none |
+| COLMAP | x + 0.5, y + 0.5 | size / 2 | radians, the same direction |
+| LAF | the same | see ``from_lafs`` | degrees, the opposite direction |
 """
 
 from __future__ import annotations
@@ -28,17 +28,16 @@ from logpolar.images import resize_points
 from logpolar.types import FloatArray
 
 DEFAULT_SIZE = 4.0
-"""Diameter given to keypoints that come without a scale: a little above SIFT's median on 1024 px photos (3 px)."""
+"""Diameter of keypoints without a scale: a little above SIFT's median on 1024 px photos (3 px)."""
 
 DEFAULT_ANGLE = 0.0
-"""Angle given to keypoints that come without one: upright."""
-
+"""Angle of keypoints without one: upright."""
 
 BAND = 64.0
-"""Height in pixels of the bands in which keypoints are gone through where memory is slow."""
+"""Height in pixels of the bands in which keypoints are sorted for locality in memory."""
 
 MAX_SIZE = 1e6
-"""Diameter in pixels above which a keypoint is taken for a mistake."""
+"""Largest valid diameter in pixels."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +63,7 @@ class Keypoints:
         return len(self.xy)
 
     def __getitem__(self, index: slice | NDArray[np.bool_] | NDArray[np.integer]) -> Keypoints:
-        """Those keypoints that a slice, a mask or an index array picks."""
+        """The keypoints selected by a slice, a mask or an index array."""
         return Keypoints(*(getattr(self, field.name)[index] for field in fields(self)))
 
     def __add__(self, other: Keypoints) -> Keypoints:
@@ -89,10 +88,10 @@ class Keypoints:
         angle: ArrayLike | None = None,
         response: ArrayLike | None = None,
     ) -> Keypoints:
-        """Keypoints from bare positions; what is missing is filled in.
+        """Keypoints from positions (N, 2); missing values are filled in.
 
         Without ``size`` every keypoint gets ``DEFAULT_SIZE`` (4 px), without ``angle`` ``DEFAULT_ANGLE`` (0, upright),
-        without ``response`` 1. A single number stands for all keypoints.
+        without ``response`` 1. A single number applies to all keypoints.
         """
         points = np.asarray(xy, np.float32)
         if points.size == 0:
@@ -116,8 +115,7 @@ class Keypoints:
     def check(self) -> None:
         """Raise ``KeypointError`` unless every keypoint can be described.
 
-        Everything must be finite, sizes positive and at most ``MAX_SIZE``. Positions outside the image are allowed:
-        the image is continued by reflection.
+        Everything must be finite, sizes positive and at most ``MAX_SIZE``. Positions outside the image are valid.
         """
         finite = np.isfinite(self.xy).all(axis=1) & np.isfinite(self.angle)
         for good, what in (
@@ -134,13 +132,13 @@ class Keypoints:
         return self[order[:count]]
 
     def in_bands(self) -> NDArray[np.intp]:
-        """An order (N,) in which neighbours follow each other: from left to right, in bands of the image."""
+        """Indices (N,) that sort keypoints from left to right in bands of the image: neighbours follow each other."""
         return np.lexsort((self.xy[:, 0], np.floor(self.xy[:, 1] / BAND)))
 
     def resized(self, factor_x: float, factor_y: float) -> Keypoints:
         """The same keypoints after the image is resized by these factors: (x + 0.5) * factor - 0.5."""
         if factor_x == factor_y == 1:
-            return self  # to the bit: adding and subtracting a half would round
+            return self  # bit for bit: adding and subtracting a half would round
         factor = np.array([factor_x, factor_y], np.float32)
         return Keypoints(
             resize_points(self.xy, factor),
@@ -193,14 +191,14 @@ class Keypoints:
         """From kornia's local affine frames (N, 2, 3) = [A | xy].
 
         The scale of a LAF (``frame_circle``) is the half-width of a patch in pixels. How many keypoint sizes that is
-        depends on who made it: kornia_moons writes a half-width of 6 sizes, hence the default 1/6.
+        depends on its origin: kornia_moons uses a half-width of 6 sizes, hence the default 1/6.
         """
         frames = np.asarray(lafs, np.float32).reshape(-1, 2, 3)
         scale, angle = frame_circle(frames.astype(np.float64), np)
         return cls.from_points(frames[:, :, 2], scale * sizes_per_scale, angle)
 
     def to_lafs(self, sizes_per_scale: float = 1 / 6) -> FloatArray:
-        """kornia's local affine frames (N, 2, 3): what ``laf_from_center_scale_ori(xy, scale, -angle)`` gives."""
+        """kornia's local affine frames (N, 2, 3): the result of ``laf_from_center_scale_ori(xy, scale, -angle)``."""
         scale, phi = self.size / np.float32(sizes_per_scale), np.radians(self.angle)
         cosine, sine = scale * np.cos(phi), scale * np.sin(phi)
         rows = np.stack([cosine, -sine, self.xy[:, 0], sine, cosine, self.xy[:, 1]], axis=1)
@@ -212,10 +210,10 @@ def frame_circle(frames: Any, xp: Any) -> tuple[Any, Any]:
 
     Convention:
         scale: sqrt |det A|, that of the circle with the area of the frame's ellipse
-        angle: direction of A's first column, the frame's x axis in the image: clockwise on the screen, as ours
+        angle: direction of A's first column, the frame's x axis in the image: clockwise on the screen
 
-    Of a turned and scaled frame this angle is kornia's ``get_laf_orientation`` with the other sign. Of an affine one
-    it is not: kornia reads the first row, the direction before the affine shape was applied.
+    For rotated and scaled frames this is minus kornia's ``get_laf_orientation``. For affine ones it is not: kornia
+    reads the first row, the direction before the affine shape was applied.
     """
     a11, a12, a21, a22 = frames[..., 0, 0], frames[..., 0, 1], frames[..., 1, 0], frames[..., 1, 1]
     return xp.sqrt(xp.abs(a11 * a22 - a12 * a21)), xp.rad2deg(xp.arctan2(a21, a11))
@@ -223,6 +221,6 @@ def frame_circle(frames: Any, xp: Any) -> tuple[Any, Any]:
 
 def normalize_degrees(angle: FloatArray) -> FloatArray:
     """Angles in [0, 360)."""
-    turned = np.remainder(angle, np.float32(360))
+    wrapped = np.remainder(angle, np.float32(360))
     # A tiny negative angle rounds up to exactly 360 in float32.
-    return np.asarray(np.where(turned == 360, np.float32(0), turned), np.float32)
+    return np.asarray(np.where(wrapped == 360, np.float32(0), wrapped), np.float32)

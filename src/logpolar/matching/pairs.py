@@ -1,4 +1,4 @@
-"""Which images to match with which: all, neighbours by name, those that look alike, or a list."""
+"""Image pairs to match: exhaustive, sequential by name, by retrieval, or from a list."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 from logpolar.errors import LogpolarError, in_words
 from logpolar.settings import check_settings, setting
 
-if TYPE_CHECKING:  # the command line's options are made of this, and numpy is slow to import
+if TYPE_CHECKING:  # the command line's options import this module, and numpy is slow to import
     from logpolar.types import FloatArray
 
 Pair: TypeAlias = tuple[str, str]
@@ -22,15 +22,15 @@ PAIRINGS: tuple[Pairing, ...] = get_args(Pairing)
 
 @dataclass(frozen=True)
 class PairingOptions:
-    """How pairs are chosen."""
+    """How image pairs are selected."""
 
     pairing: Pairing = setting(  # noqa: RUF009 - it makes a field
         "exhaustive",
-        "Every image with every other, with the next ones by name, or with those that look most alike.",
+        "Every image with every other, with the next ones by name, or with the most similar ones.",
         choices=PAIRINGS,
     )
-    overlap: int = setting(10, "Sequential: each image is paired with so many that follow it.", 1)
-    neighbours: int = setting(20, "Retrieval: each image is paired with so many that look most like it.", 1)
+    overlap: int = setting(10, "Sequential: images after it that each image is paired with.", 1)
+    neighbours: int = setting(20, "Retrieval: most similar images that each image is paired with.", 1)
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -41,7 +41,7 @@ def choose_pairs(
 ) -> list[Pair]:
     """Pairs of named images; no image with itself, no pair twice.
 
-    ``read_descriptors`` gives the descriptors (N, D) of an image; only retrieval asks for them.
+    ``read_descriptors`` returns the descriptors (N, D) of an image; only retrieval needs it.
     """
     if options.pairing == "exhaustive":
         return exhaustive_pairs(names)
@@ -50,7 +50,7 @@ def choose_pairs(
     from logpolar.matching.retrieval import similar_pairs
 
     if read_descriptors is None:
-        raise ValueError("pairs by retrieval need the images' descriptors")
+        raise ValueError("retrieval needs the images' descriptors")
     return similar_pairs(names, read_descriptors, options.neighbours)
 
 
@@ -59,12 +59,12 @@ def exhaustive_pairs(names: Sequence[str]) -> list[Pair]:
 
 
 def sequential_pairs(names: Sequence[str], overlap: int) -> list[Pair]:
-    """Each image with the ``overlap`` that follow it, in the order given."""
+    """Each image with the next ``overlap`` ones, in the given order."""
     return [(name, other) for number, name in enumerate(names) for other in names[number + 1 : number + 1 + overlap]]
 
 
 def each_once(pairs: Iterable[Pair]) -> list[Pair]:
-    """The pairs in their order, each once, whichever of its names comes first."""
+    """The pairs without repetitions, where the order of the two names does not matter."""
     found: dict[frozenset[str], Pair] = {}
     for pair in pairs:
         found.setdefault(frozenset(pair), pair)
@@ -72,10 +72,10 @@ def each_once(pairs: Iterable[Pair]) -> list[Pair]:
 
 
 def read_pairs(path: str | Path, names: Iterable[str]) -> list[Pair]:
-    """Pairs from a text file, two names a line, as hloc and COLMAP write it; each must be among ``names``.
+    """Pairs from a text file with two names per line, as in hloc and COLMAP; each must be among ``names``.
 
-    Empty lines and those that begin with ``#`` are skipped, and a pair counts once, whichever name comes first. Names
-    may have spaces in them where only one way to part the line gives two known ones.
+    Empty lines and lines that begin with ``#`` are skipped, as are repeated pairs in either order. Names may contain
+    spaces if only one split of the line gives two known names.
     """
     known, found = set(names), list[Pair]()
     try:
@@ -102,7 +102,7 @@ def _parse(line: str, known: set[str], place: str) -> Pair:
         unknown = next(name for name in splits[0] if name not in known)
         raise LogpolarError(f"{place}: no image '{unknown}' among the features")
     if len(good) > 1:
-        raise LogpolarError(f"{place}: '{line}' can be read as more than one pair of names")
+        raise LogpolarError(f"{place}: '{line}' is ambiguous: it can be split into more than one pair of names")
     if good[0][0] == good[0][1]:
         raise LogpolarError(f"{place}: an image cannot be matched with itself")
     return good[0]

@@ -18,14 +18,14 @@ from logpolar.sampling.patterns import Lines, Pattern, mean_inside, pyramid_leve
 from logpolar.types import FloatArray
 
 _REMAP_LIMIT = 32767
-"""cv2.remap refuses images, and maps, with a side this long."""
+"""cv2.remap refuses images and maps with a side this long."""
 
 _BATCH = 256
-"""Keypoints sampled at a time: their coordinates then fit the processor's cache, and memory stays bounded."""
+"""Keypoints sampled at a time, so that their coordinates fit the processor's cache."""
 
 
 class ImagePyramid:
-    """One image and its smaller copies, made when first needed. Sample as many keypoints from it as you like."""
+    """A Gaussian pyramid of one image, built level by level as needed."""
 
     def __init__(self, gray: FloatArray) -> None:
         if gray.ndim != 2 or gray.dtype != np.float32:
@@ -42,7 +42,7 @@ class ImagePyramid:
 
     @property
     def top(self) -> int:
-        """The last level: a single pixel."""
+        """Number of the last level, a single pixel."""
         return (max(self.width, self.height) - 1).bit_length()
 
     def level(self, number: int) -> FloatArray:
@@ -52,7 +52,7 @@ class ImagePyramid:
 
     def sample(self, keypoints: Keypoints, pattern: Pattern) -> FloatArray:
         """Patches (N, rows, columns), intensities as in the image."""
-        keypoints.check()  # in their own order, by which an error numbers them
+        keypoints.check()  # in their original order, which errors refer to
         patches = np.empty((len(keypoints), pattern.rows, pattern.columns), np.float32)
         order, done = keypoints.in_bands(), 0
         for batch in self.batches(keypoints[order], pattern):
@@ -68,8 +68,8 @@ class ImagePyramid:
         return mask
 
     def batches(self, keypoints: Keypoints, pattern: Pattern) -> Iterator[FloatArray]:
-        """Patches as ``sample`` has them, some at a time, in the order of the keypoints: best ``in_bands``, since what
-        neighbours see of the image is still in the processor's cache."""
+        """Patches as ``sample`` has them, in batches, in the order of the keypoints: fastest ``in_bands``, where
+        neighbours share the processor's cache."""
         for _, lines in _lines(keypoints, pattern):
             position, mask = _place(lines, self.width, self.height)
             level = np.clip(pyramid_level(lines.spacing), 0, self.top if pattern.antialias else 0)
@@ -86,18 +86,18 @@ class ImagePyramid:
         group = (lower + np.ceil(level)).astype(np.uint8).reshape(-1)
         order = np.argsort(group, kind="stable")
         at = np.take(position.reshape(2, -1, rows), order, axis=1)
-        share = (level - lower).astype(np.float32).reshape(-1, 1)[order]
+        weight = (level - lower).astype(np.float32).reshape(-1, 1)[order]
         values = np.empty(at.shape[1:], np.float32)
         ends = np.cumsum(np.bincount(group)).tolist()
         for number, start, end in zip(range(len(ends)), [0, *ends], ends, strict=False):
             if start < end:
-                values[start:end] = self._look_up_group(number, at[:, start:end], share[start:end])
+                values[start:end] = self._look_up_group(number, at[:, start:end], weight[start:end])
         back = np.empty_like(order)
         back[order] = np.arange(len(order))
         return np.take(values, back, axis=0).reshape(count, columns, rows)
 
-    def _look_up_group(self, group: int, position: FloatArray, share: FloatArray) -> FloatArray:
-        """Values (K, rows) at positions (2, K, rows), which are lost; ``share`` (K, 1) is that of the upper level."""
+    def _look_up_group(self, group: int, position: FloatArray, weight: FloatArray) -> FloatArray:
+        """Values (K, rows) at positions (2, K, rows), which are overwritten; ``weight`` (K, 1) of the upper level."""
         lower, between = divmod(group, 2)
         position *= np.float32(0.5**lower)
         values = _bilinear(self.level(lower), *position)
@@ -105,7 +105,7 @@ class ImagePyramid:
             position *= np.float32(0.5)
             coarse = _bilinear(self.level(lower + 1), *position)
             coarse -= values
-            coarse *= share
+            coarse *= weight
             values += coarse
         return values
 
@@ -116,7 +116,7 @@ def sample_patches(gray: FloatArray, keypoints: Keypoints, pattern: Pattern) -> 
 
 
 def _lines(keypoints: Keypoints, pattern: Pattern) -> Iterator[tuple[slice, Lines]]:
-    """Lines of all keypoints, some at a time. In float64: a large support may reach very far."""
+    """Lines of all keypoints, in batches. In float64: a large support may reach very far."""
     keypoints.check()
     table = [values.astype(np.float64) for values in (keypoints.xy, keypoints.size, keypoints.angle)]
     for start in range(0, len(keypoints), _BATCH):
@@ -153,7 +153,7 @@ def _bilinear(image: FloatArray, x: FloatArray, y: FloatArray) -> FloatArray:
     if max(image.shape) >= _REMAP_LIMIT:
         return _bilinear_gather(image, x, y)
     values = np.empty(x.shape, np.float32)
-    # As maps of one row: for more OpenCV wakes its threads every time, which costs more than it saves.
+    # As maps of one row: for more rows OpenCV uses its threads, which costs more than it saves.
     flat_x, flat_y, flat_values = (each.reshape(1, -1) for each in (x, y, values))
     for start in range(0, x.size, _REMAP_LIMIT - 1):
         part = np.s_[:, start : start + _REMAP_LIMIT - 1]
@@ -169,12 +169,12 @@ def _bilinear(image: FloatArray, x: FloatArray, y: FloatArray) -> FloatArray:
 
 
 def _bilinear_gather(image: FloatArray, x: FloatArray, y: FloatArray) -> FloatArray:
-    """The same as ``cv2.remap`` for images that are too long for it."""
+    """``cv2.remap`` for images that are too large for it."""
     height, width = image.shape
     x, y = np.clip(x, 0, width - 1), np.clip(y, 0, height - 1)
     left, upper = x.astype(np.int64), y.astype(np.int64)
     right, lower = np.minimum(left + 1, width - 1), np.minimum(upper + 1, height - 1)
-    share_x, share_y = x - left, y - upper
-    above = image[upper, left] + share_x * (image[upper, right] - image[upper, left])
-    below = image[lower, left] + share_x * (image[lower, right] - image[lower, left])
-    return np.asarray(above + share_y * (below - above), np.float32)
+    weight_x, weight_y = x - left, y - upper
+    above = image[upper, left] + weight_x * (image[upper, right] - image[upper, left])
+    below = image[lower, left] + weight_x * (image[lower, right] - image[lower, left])
+    return np.asarray(above + weight_y * (below - above), np.float32)

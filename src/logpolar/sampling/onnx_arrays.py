@@ -1,13 +1,13 @@
-"""Arrays that write down what is done to them as an ONNX graph, so that ``patterns`` need not be written a second time.
+"""Arrays that record operations as an ONNX graph, so that the formulas of ``patterns`` are written once.
 
-``OnnxArray`` has the operators, and ``Graph`` the functions, that the formulas there use, with numpy's meaning.
+``OnnxArray`` has the operators and ``Graph`` the functions used there, with numpy's meaning.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,8 +18,16 @@ Operand: TypeAlias = "OnnxArray | float | np.ndarray[Any, Any]"
 _ALL = slice(None)
 
 
+def _function(name: str) -> Callable[[Graph, OnnxArray], OnnxArray]:
+    return lambda graph, array: graph.node(name, array)
+
+
+def _operator(name: str, kind: int | None = None) -> Callable[[OnnxArray, Operand], OnnxArray]:
+    return lambda array, other: array.graph.node(name, array, array.matching(other), kind=kind)
+
+
 class Graph:
-    """Nodes in the order of their making. Serves as the namespace (``patterns.namespace``) of its arrays."""
+    """Nodes in order of creation; the namespace (``patterns.namespace``) of its arrays."""
 
     def __init__(self) -> None:
         self._nodes: list[list[NodeProto]] = [[]]  # the innermost body comes last
@@ -31,7 +39,7 @@ class Graph:
 
     @contextlib.contextmanager
     def body(self) -> Iterator[list[NodeProto]]:
-        """What is made inside goes to the body of a loop, which may use all that was made before."""
+        """Nodes created inside belong to the body of a loop, which may use all earlier ones."""
         self._nodes.append([])
         try:
             yield self.nodes
@@ -39,11 +47,11 @@ class Graph:
             self._nodes.pop()
 
     def named(self, name: str, kind: int = TensorProto.FLOAT) -> OnnxArray:
-        """An array that an input, or another part of the graph, brings."""
+        """An array provided by an input or another part of the graph."""
         return OnnxArray(self, name, kind)
 
     def node(self, operator: str, *inputs: OnnxArray | None, kind: int | None = None, **attributes: Any) -> OnnxArray:
-        """The one output of a new node, of the first input's kind unless another is named; None leaves an input out."""
+        """The output of a new node, of the first input's kind unless given; None omits an input."""
         return self.outputs(operator, inputs, [kind], **attributes)[0]
 
     def outputs(
@@ -76,23 +84,8 @@ class Graph:
     def log2(self, array: OnnxArray) -> OnnxArray:
         return self.log(array) * (1 / math.log(2))
 
-    def log(self, array: OnnxArray) -> OnnxArray:
-        return self.node("Log", array)
-
-    def exp(self, array: OnnxArray) -> OnnxArray:
-        return self.node("Exp", array)
-
-    def abs(self, array: OnnxArray) -> OnnxArray:
-        return self.node("Abs", array)
-
-    def cos(self, array: OnnxArray) -> OnnxArray:
-        return self.node("Cos", array)
-
-    def sin(self, array: OnnxArray) -> OnnxArray:
-        return self.node("Sin", array)
-
-    def round(self, array: OnnxArray) -> OnnxArray:
-        return self.node("Round", array)
+    log, exp, abs = _function("Log"), _function("Exp"), _function("Abs")
+    cos, sin, round = _function("Cos"), _function("Sin"), _function("Round")
 
     def _name(self) -> str:
         self._count += 1
@@ -104,7 +97,7 @@ class OnnxArray:
 
     def __init__(self, graph: Graph, name: str, kind: int) -> None:
         self.graph, self.name, self.kind = graph, name, kind
-        self.dtype = self.device = None  # asked for where torch needs them
+        self.dtype = self.device = None  # needed by torch tensors
 
     def __array_namespace__(self) -> Graph:
         return self.graph
@@ -117,7 +110,7 @@ class OnnxArray:
         return self if kind == self.kind else self.graph.node("Cast", self, kind=kind, to=kind)
 
     def sum(self, axis: tuple[int, ...], keepdims: bool) -> OnnxArray:
-        """Of truth values: their number."""
+        """Sum; of booleans, their count."""
         numbers = self.cast(TensorProto.FLOAT) if self.kind == TensorProto.BOOL else self
         return self.graph.node("ReduceSum", numbers, self.graph.integers(*axis), keepdims=int(keepdims))
 
@@ -141,41 +134,17 @@ class OnnxArray:
             axis += 1
         return array
 
-    def _with(self, operator: str, other: Operand, kind: int | None = None) -> OnnxArray:
-        return self.graph.node(operator, self, self.matching(other), kind=kind)
-
-    def __add__(self, other: Operand) -> OnnxArray:
-        return self._with("Add", other)
-
-    def __mul__(self, other: Operand) -> OnnxArray:
-        return self._with("Mul", other)
-
-    __radd__, __rmul__ = __add__, __mul__
-
-    def __sub__(self, other: Operand) -> OnnxArray:
-        return self._with("Sub", other)
+    __add__ = __radd__ = _operator("Add")
+    __mul__ = __rmul__ = _operator("Mul")
+    __sub__ = _operator("Sub")
+    __truediv__ = __floordiv__ = _operator("Div")  # // of integers that are not negative
+    __mod__ = _operator("Mod")
+    __ge__ = _operator("GreaterOrEqual", TensorProto.BOOL)
+    __le__ = _operator("LessOrEqual", TensorProto.BOOL)
+    __gt__ = _operator("Greater", TensorProto.BOOL)
 
     def __rsub__(self, other: Operand) -> OnnxArray:
         return self.matching(other) - self
-
-    def __truediv__(self, other: Operand) -> OnnxArray:
-        return self._with("Div", other)
-
-    def __floordiv__(self, other: Operand) -> OnnxArray:
-        """Of integers that are not negative."""
-        return self._with("Div", other)
-
-    def __mod__(self, other: Operand) -> OnnxArray:
-        return self._with("Mod", other)
-
-    def __ge__(self, other: OnnxArray | float) -> OnnxArray:
-        return self._with("GreaterOrEqual", other, TensorProto.BOOL)
-
-    def __le__(self, other: OnnxArray | float) -> OnnxArray:
-        return self._with("LessOrEqual", other, TensorProto.BOOL)
-
-    def __gt__(self, other: OnnxArray | float) -> OnnxArray:
-        return self._with("Greater", other, TensorProto.BOOL)
 
     def __and__(self, other: OnnxArray) -> OnnxArray:
         return self.graph.node("And", self, other)

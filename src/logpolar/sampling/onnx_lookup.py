@@ -1,6 +1,6 @@
-"""Look-up as an ONNX graph: the image's pyramid, made in a loop, and a bilinear look-up by ``Gather``.
+"""Look-up as an ONNX graph: a pyramid built in a loop, and bilinear look-up by ``Gather``.
 
-The same convention as ``numpy_lookup``; ``tests/sampling/test_onnx_lookup.py`` holds the two together.
+The same convention as ``numpy_lookup``; ``tests/sampling/test_onnx_arrays_and_lookup.py`` holds the two together.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def sample(graph: Graph, pyramid: Pyramid, keypoints: OnnxArray, pattern: Patter
         last = (graph.node("Shape", pyramid.table, kind=_WHOLE, end=1) - 1).reshape()
         level = graph.clip(pyramid_level(points.spacing), None, last)
         fine, coarse = (_at_level(graph, pyramid, last, level, above, x, y) for above in (0, 1))
-        share = (level - graph.node("Floor", level))[:, None, :]
-        patches = fine + share * (coarse - fine)
+        weight = (level - graph.node("Floor", level))[:, None, :]
+        patches = fine + weight * (coarse - fine)
     else:
         patches = _bilinear(graph, pyramid, pyramid.table[0, :], x, y)
     return fill_outside(patches, inside(points, width, height)) if pattern.outside == "mean" else patches
@@ -95,15 +95,15 @@ def _bilinear(graph: Graph, pyramid: Pyramid, place: OnnxArray, x: OnnxArray, y:
     x, y = graph.clip(x, None, width - 1), graph.clip(y, None, height - 1)
     left, upper = graph.clip(x.cast(_WHOLE), 0, width - 1), graph.clip(y.cast(_WHOLE), 0, height - 1)
     right, lower = graph.clip(left + 1, None, width - 1), graph.clip(upper + 1, None, height - 1)
-    share_x, share_y = x - left, y - upper
+    weight_x, weight_y = x - left, y - upper
     row_above, row_below = offset + upper * width, offset + lower * width
 
     def between(row: OnnxArray) -> OnnxArray:
         first, second = pyramid.pixels.take(row + left), pyramid.pixels.take(row + right)
-        return first + share_x * (second - first)
+        return first + weight_x * (second - first)
 
     above = between(row_above)
-    return above + share_y * (between(row_below) - above)
+    return above + weight_y * (between(row_below) - above)
 
 
 def _halve(graph: Graph, image: OnnxArray) -> OnnxArray:

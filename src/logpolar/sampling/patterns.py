@@ -1,6 +1,6 @@
-"""Where to look: the sample positions of a patch around a keypoint.
+"""Sample positions of a patch around a keypoint.
 
-Both patterns work on numpy arrays, torch tensors and nodes of an ONNX graph with the same lines of code, so that the
+The same code works on numpy arrays, torch tensors and nodes of an ONNX graph, so that the
 look-ups of this package (``numpy_lookup``, ``torch_lookup``, ``onnx_lookup``) can only differ in how they interpolate.
 
 Convention:
@@ -26,7 +26,7 @@ Array: TypeAlias = Any
 Outside: TypeAlias = Literal["reflect", "mean"]
 """What a sample beyond the image's edge sees: the image's reflection, or the mean of the patch's samples on the image.
 
-The reflection shows things that are not there; the mean, which the network's normalisation makes 0, shows nothing.
+Reflection invents image content; the mean, which the network's normalisation maps to 0, adds nothing.
 """
 
 
@@ -34,7 +34,7 @@ class SamplePoints(NamedTuple):
     """Positions to look up: ``x`` and ``y`` (N, rows, columns) in pixels, ``spacing`` (N, columns).
 
     ``spacing`` is the distance in pixels to the neighbouring samples, the larger of the two directions. It is what
-    decides how much the image must be smoothed before it is read there, and is the same for a whole column.
+    determines the necessary smoothing, and is the same for a whole column.
     """
 
     x: Array
@@ -75,10 +75,10 @@ class LogPolar:
         sample (i, j):       (x + rho_j cos phi_i, y + rho_j sin phi_i)
 
         The inner radius is r0 = (R / radius_ratio) ^ (1 - b) * (1 px) ^ b with b = ``inner_radius``:
-        ``"covariant"`` (b = 0) ties it to the keypoint, so that a wrong keypoint scale shifts the columns and changes
-        nothing else; ``"paper"`` (b = 1) is one pixel whatever the keypoint; a number lies between the two.
+        ``"covariant"`` (b = 0) ties it to the keypoint, so that an error of the keypoint's scale only shifts
+        the columns; ``"paper"`` (b = 1) is one pixel whatever the keypoint; a number lies between the two.
 
-    Turning the image turns ``angle`` with it and leaves the patch unchanged; an error of the angle rolls the rows.
+    Rotating the image rotates ``angle`` with it and leaves the patch unchanged; an error of the angle rolls the rows.
     """
 
     lambda_: float = 96.0
@@ -101,7 +101,7 @@ class LogPolar:
             )
 
     @property
-    def pixel_share(self) -> float:
+    def pixel_weight(self) -> float:
         """b of the docstring: 0 for ``"covariant"``, 1 for ``"paper"``."""
         if isinstance(self.inner_radius, str):
             return {"covariant": 0.0, "paper": 1.0}[self.inner_radius]
@@ -115,7 +115,7 @@ class LogPolar:
         """The same before it is multiplied out: rays from the keypoint."""
         xp = namespace(xy)
         outer = size[:, None] * (self.lambda_ / 2)
-        log_inner = (1 - self.pixel_share) * xp.log(outer / self.radius_ratio)
+        log_inner = (1 - self.pixel_weight) * xp.log(outer / self.radius_ratio)
         log_span = xp.log(outer) - log_inner
         radius = xp.exp(log_inner + log_span * _middles(self.columns, xy))
         phi = angle[:, None] * (math.pi / 180) + 2 * math.pi * _middles(self.rows, xy)
@@ -126,7 +126,7 @@ class LogPolar:
 
 @dataclass(frozen=True)
 class Cartesian:
-    """Square grid: the usual patch, turned by the keypoint's angle.
+    """Square grid: the usual patch, rotated by the keypoint's angle.
 
     Convention:
         u_j = (j + 1/2) / columns - 1/2,  v_i = (i + 1/2) / rows - 1/2,  side S = lambda * size pixels

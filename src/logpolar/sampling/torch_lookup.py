@@ -1,6 +1,6 @@
 """Look-up with torch, on CPU or GPU: the pyramids of many images of any size in one flat tensor.
 
-The same convention as ``numpy_lookup``; ``tests/sampling/test_lookups.py`` holds the two together.
+The same convention as ``numpy_lookup``; ``tests/sampling/test_torch_lookup.py`` holds the two together.
 """
 
 from __future__ import annotations
@@ -85,15 +85,15 @@ class TorchPyramids:
         x, y = torch.minimum(x, (width - 1).to(x.dtype)), torch.minimum(y, (height - 1).to(y.dtype))
         left, upper = x.long(), y.long()
         right, lower = torch.minimum(left + 1, width - 1), torch.minimum(upper + 1, height - 1)
-        share_x, share_y = x - left, y - upper
+        weight_x, weight_y = x - left, y - upper
         row_above, row_below = offset + upper * width, offset + lower * width
 
         def pixel(index: Tensor) -> Tensor:
             return self._pixels[index].to(x.dtype)
 
-        above = torch.lerp(pixel(row_above + left), pixel(row_above + right), share_x)
-        below = torch.lerp(pixel(row_below + left), pixel(row_below + right), share_x)
-        return torch.lerp(above, below, share_y)
+        above = torch.lerp(pixel(row_above + left), pixel(row_above + right), weight_x)
+        below = torch.lerp(pixel(row_below + left), pixel(row_below + right), weight_x)
+        return torch.lerp(above, below, weight_y)
 
 
 def _gaussian_pyramid(image: Tensor, depth: int) -> list[Tensor]:
@@ -105,7 +105,7 @@ def _gaussian_pyramid(image: Tensor, depth: int) -> list[Tensor]:
 
 
 def _halve_on_cpu(image: Tensor) -> Tensor:
-    """``cv2.pyrDown`` itself: some hundred times faster than many small operations of torch."""
+    """``cv2.pyrDown``: about a hundred times faster than many small torch operations."""
     return torch.from_numpy(np.atleast_2d(cv2.pyrDown(image.numpy())))
 
 

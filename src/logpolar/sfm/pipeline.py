@@ -75,8 +75,9 @@ def reconstruct(
     if not output.is_dir():
         check_place(output)
         output.mkdir()
-    own_pairs = not pairs or Path(pairs).resolve() != (output / PAIRS).resolve()
-    claim_folder(output, SUMMARY, *([PAIRS] if own_pairs else []))
+    # Pairs beside features are those of an unfinished run of version 0.1, which wrote no report before the end.
+    given = pairs and Path(pairs).resolve() == (output / PAIRS).resolve()
+    claim_folder(output, SUMMARY, *([] if given or (output / FEATURES).exists() else [PAIRS]))
     say(f"features of {len(images)} photos")
     left_out = extract_images(images, output / FEATURES, open_extractor, jobs, overwrite, progress).failed
     if len(images) - len(left_out) < 2:

@@ -1,1 +1,1 @@
-"""Files that survive a kill: atomic writes, HDF5 with transactions, NumPy files without code in them."""
+"""Files: atomic writes, HDF5 with transactions, JSON and tables, pickled NumPy arrays read safely."""

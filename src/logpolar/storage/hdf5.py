@@ -1,4 +1,4 @@
-"""HDF5 files that survive a crash at any moment: a header that says what they are, and writing by transaction."""
+"""HDF5 files with a header that identifies them, written in transactions: a killed run never corrupts them."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ OpenWriter = TypeVar("OpenWriter", bound="Hdf5Writer")
 
 @dataclass(frozen=True)
 class FileKind:
-    """What the header of a file must say."""
+    """Identity of a file, stored in its header."""
 
     format: str
     version: int
-    words: str  # what people call such a file
+    words: str  # what to call such a file in messages
 
 
 class Hdf5File:
-    """A file of one kind, open for reading. Refuses any other."""
+    """A file of one kind, open for reading."""
 
     kind: FileKind
 
@@ -76,23 +76,23 @@ def read_header(file: Any, path: Path, expected: FileKind) -> dict[str, Any]:
 
 
 class Hdf5Writer:
-    """Adds to a file of the reader's kind, one transaction a call of ``_add``. Use it as a context manager.
+    """Adds to a file of the reader's kind, one transaction per call of ``_add``. Use it as a context manager.
 
-    Whatever happens, the path names a complete HDF5 file with all that was added. There are two copies. An
-    addition is written to the spare copy, which then takes the file's place by an atomic rename; the former file
-    becomes the spare, one addition behind, and catches up with the next. Readers that use HDF5 are safe meanwhile (its
-    locks keep the writer off what they have open); to copy the file with other tools, wait for the end of the run.
+    At any moment the path names a complete HDF5 file with everything added so far. There are two copies: an addition
+    is written to the spare copy, which then replaces the file by an atomic rename; the former file becomes the spare,
+    one addition behind, and catches up with the next. HDF5 readers are safe meanwhile (its locks keep the writer off
+    files they have open); before copying the file with other tools, wait for the end of the run.
     """
 
     reader: type[Hdf5File]
-    advice = "choose another output or overwrite it"  # to those whose file was made with other settings
+    advice = "choose another output or overwrite it"  # on a file with other settings
 
     def __init__(self, path: str | Path, settings: Mapping[str, Any], overwrite: bool = False) -> None:
         self.path = Path(path)
-        self.settings: dict[str, Any] = json.loads(json.dumps(settings))  # as it will be read
+        self.settings: dict[str, Any] = json.loads(json.dumps(settings))  # as it will be read back
         self._spare = self.path.with_name(self.path.name + ".spare")
         self._former = self.path.with_name(self.path.name + ".former")
-        self._behind: list[Write] = []  # what the file has and the spare copy lacks
+        self._behind: list[Write] = []  # additions that the spare copy lacks
         self._lock = _Lock(self.path)
         try:
             self._drop_spare()
@@ -124,7 +124,7 @@ class Hdf5Writer:
         self._lock.release()
 
     def _check_existing(self) -> None:
-        """Take up what is in the file so far; refuses a file that was made with other settings."""
+        """Resume from an existing file; refuses one with other settings."""
         with self.reader(self.path) as file:
             before, now = _flat(file.settings), _flat(self.settings)
             for key in before | now:
@@ -134,14 +134,14 @@ class Hdf5Writer:
             self._resume(file)
 
     def _difference(self, key: str, before: Any, now: Any) -> str:
-        """How to say that a setting is another one now, after "was made"."""
+        """A changed setting in words, to follow "was made"."""
         return f"with {key} = {before}, not {now}"
 
     def _start(self, file: Any) -> None:
-        """Put into a new file what every file of the kind has."""
+        """Initialise a new file."""
 
     def _resume(self, file: Any) -> None:
-        """Note what an existing file holds; ``file`` is open with the reader."""
+        """Note the content of an existing file, open with the reader."""
 
     def _add(self, write: Write) -> None:
         try:
@@ -151,7 +151,7 @@ class Hdf5Writer:
             flush(self._spare)
             self._swap()
         except BaseException as error:
-            self._spare.unlink(missing_ok=True)  # half of an addition may be in it; the next starts from a copy
+            self._spare.unlink(missing_ok=True)  # may hold half an addition; the next starts from a copy
             if isinstance(error, OSError):
                 raise StorageError(f"{self.path}: cannot be written ({error})") from error
             raise
@@ -162,7 +162,7 @@ class Hdf5Writer:
             try:
                 return h5py.File(self._spare, "a")
             except OSError:
-                # Somebody still reads what was the file a moment ago: leave it to them and start from a copy.
+                # A reader still has the former file open: leave it alone and start from a copy.
                 self._spare.unlink()
         self._behind = []
         if self.path.exists():
@@ -174,7 +174,7 @@ class Hdf5Writer:
         return file
 
     def _swap(self) -> None:
-        """Put the spare copy in the file's place and, where the file system has hard links, keep the former file."""
+        """Replace the file by the spare copy; with hard links, the former file becomes the spare."""
         kept = False
         with contextlib.suppress(OSError):
             self._former.hardlink_to(self.path)
@@ -191,7 +191,7 @@ class Hdf5Writer:
 
 
 class _Lock:
-    """Keeps a second process from writing the same file; released when the process ends, however it ends."""
+    """Keeps other processes from writing the same file; released when the process ends, even if it is killed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path.with_name(path.name + ".lock")

@@ -1,7 +1,7 @@
-"""Pickled objects in ``.npy`` files, read without running what a pickle may call.
+"""Pickled objects in ``.npy`` files, read without executing code.
 
-Some benchmarks come with dictionaries that ``numpy.save`` has pickled. Anything that unpickles them as usual runs
-whatever code their author, or whoever has replaced the file, has put there.
+Some benchmarks ship dictionaries pickled by ``numpy.save``. Ordinary unpickling would run any code that their author,
+or someone who replaced the file, put there.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from logpolar.errors import LogpolarError, in_words
 
 
 def read_object(path: str | Path) -> Any:
-    """What ``numpy.save(path, value)`` has stored of one plain value.
+    """A plain value stored by ``numpy.save(path, value)``.
 
-    Dictionaries, lists, tuples, sets, text, bytes, numbers and numpy arrays and scalars of these; a file that holds
-    anything else is refused.
+    Allowed are dictionaries, lists, tuples, sets, text, bytes, numbers, and numpy arrays and scalars of these; anything
+    else is refused.
     """
     try:
         with Path(path).open("rb") as file:
@@ -30,25 +30,25 @@ def read_object(path: str | Path) -> Any:
             shape, _, dtype = read_header(file)
             if shape != () or not dtype.hasobject:
                 raise LogpolarError(f"{path}: not one pickled value, but an array of shape {shape}, type {dtype}")
-            # Text of Python 2, and what its numpy stored as text, is Latin 1.
+            # Python 2 and its numpy stored text as Latin 1.
             stored = _PlainUnpickler(file, encoding="latin1").load()
     except OSError as error:
         raise LogpolarError(f"{path}: {in_words(error)}") from error
     except _RefusedError as error:
-        raise LogpolarError(f"{path}: refused, for it is not plain data: {error}") from error
+        raise LogpolarError(f"{path}: refused: not plain data ({error})") from error
     except LogpolarError:
         raise
     except Exception as error:  # a damaged pickle can fail in any way
-        raise LogpolarError(f"{path}: not an array of numpy, or a damaged one") from error
+        raise LogpolarError(f"{path}: not a numpy array, or a damaged one") from error
     return stored.item() if isinstance(stored, np.ndarray) and stored.shape == () else stored
 
 
 class _RefusedError(Exception):
-    """A pickle asks for something that plain data does not need."""
+    """A pickle needs more than plain data."""
 
 
 def _latin1(text: str, encoding: str = "latin1") -> bytes:
-    """How old protocols store bytes: a call of ``codecs.encode``, here for this encoding alone."""
+    """``codecs.encode``, by which old protocols store bytes, for this encoding only."""
     if encoding != "latin1":
         raise _RefusedError(f"bytes in the encoding {encoding!r}")
     return text.encode("latin1")
@@ -58,7 +58,7 @@ _RECONSTRUCT, _SCALAR = np.zeros(0).__reduce__()[0], np.float64(0).__reduce__()[
 _ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy", "ndarray"): np.ndarray,
     ("numpy", "dtype"): np.dtype,
-    # numpy 2 has renamed its inner modules; files of either version are read by either.
+    # numpy 2 renamed its inner modules; either version reads files of both.
     **{(f"numpy.{core}.multiarray", "_reconstruct"): _RECONSTRUCT for core in ("core", "_core")},
     **{(f"numpy.{core}.multiarray", "scalar"): _SCALAR for core in ("core", "_core")},
     ("_codecs", "encode"): _latin1,

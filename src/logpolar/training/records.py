@@ -6,7 +6,6 @@ import csv
 import io
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from logpolar.storage.atomic_io import write_whole
@@ -50,12 +49,7 @@ class Records:
             if self._board and isinstance(value, int | float):
                 self._board.add_scalar(f"{table}/{name}", value, step)
 
-    def __enter__(self) -> Records:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         if self._board:
             self._board.close()
 

@@ -211,7 +211,7 @@ class _Run:
     def _records(self, step: int) -> contextlib.AbstractContextManager[Records | None]:
         if not self.world.is_first:
             return contextlib.nullcontext()
-        return Records(self.folder, step, self.config.run.tensorboard)
+        return contextlib.closing(Records(self.folder, step, self.config.run.tensorboard))
 
     def _check_finite(self, loss: float, trainer: Trainer) -> None:
         """Raise if the loss is not finite, or if the next one cannot be."""

@@ -1,4 +1,4 @@
-"""Figures as plain functions over matplotlib (extra ``viz``)."""
+"""Figures with matplotlib (extra ``viz``)."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ except ImportError as error:
 
 
 def spread_keypoints(keypoints: Keypoints, count: int, min_gap: float, max_size: float) -> Keypoints:
-    """The strongest keypoints at least ``min_gap`` pixels apart; those above ``max_size`` only if there is no other."""
+    """The strongest keypoints at least ``min_gap`` pixels apart; those above ``max_size`` last."""
     order = np.lexsort((-keypoints.response, keypoints.size > max_size))
-    best = keypoints[order[:2000]]  # enough to choose from; a wide gap among more would take long
+    best = keypoints[order[:2000]]  # enough to choose from; more would be slow
     return best[keep_apart(range(len(best)), [best.xy], min_gap, count)]
 
 
 def plot_patches(gray: FloatArray, keypoints: Keypoints, log_polar: LogPolar, cartesian: Cartesian) -> Figure:
-    """Where both patterns look, and what they see: one row a keypoint, after Figs. 1 and 2 of the paper.
+    """Sample positions and patches of both patterns, one row per keypoint, after Figs. 1 and 2 of the paper.
 
-    The last two columns show the same keypoint with its size doubled: the cartesian patch is another picture, the
-    log-polar one nearly the same, shifted to the left.
+    The last two columns show the same keypoint at twice its size: the cartesian patch changes completely, the
+    log-polar patch shifts to the left.
     """
     titles = (
         f"log-polar samples, λ = {log_polar.lambda_:g}",

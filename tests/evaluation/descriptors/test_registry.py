@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import subprocess
 import sys
 import warnings
@@ -74,12 +73,11 @@ def save_script(path, network, shape=(2, 1, 32, 32)) -> str:
 
 
 def save_onnx(path, network, shape=(2, 1, 32, 32), fixed: bool = False) -> str:
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    axes = None if fixed else {"patches": {0: "count"}}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        shapes = None if fixed else ({0: torch.export.Dim("count")},)
-        program = torch.onnx.export(network.eval(), (torch.rand(shape),), dynamic_shapes=shapes, verbose=False)
-    path.write_bytes(program.model_proto.SerializeToString())
+        warnings.simplefilter("ignore")  # the old exporter is deprecated, and 20 times faster
+        values = (torch.rand(shape),)
+        torch.onnx.export(network.eval(), values, path, input_names=["patches"], dynamic_axes=axes, dynamo=False)
     return f"onnx:{path}"
 
 

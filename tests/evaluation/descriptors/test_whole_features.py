@@ -172,6 +172,7 @@ class TestDetectors:
     def test_kornia(self, view, shifted, name):
         """They are found again where the image moved to: 5 px left, 7 px up."""
         pytest.importorskip("kornia")
+        view, shifted = view[:130, :160], shifted[:130, :160]
         source = open_source(f"kornia:{name}", 60, 0.04)
         first, second = source(view), source(shifted)
         assert 30 < len(first) <= 60
@@ -188,7 +189,7 @@ class TestDetectors:
         torch.save({"state_dict": feature.KeyNet(pretrained=False).state_dict()}, tmp_path / "key.pth")
         source = open_source(f"kornia:KeyNet,weights={tmp_path / 'key.pth'}", 20, 0.04)
         assert len(source.identity["sha256"]) == 64
-        assert len(source(view)) <= 20
+        assert len(source(view[:100, :120])) <= 20
 
     @pytest.mark.parametrize(
         ("spec", "words"),
@@ -213,14 +214,15 @@ class TestKornia:
     def test_local_feature(self, view):
         """Places that kornia fills up with zeros are left out."""
         feature = pytest.importorskip("kornia").feature
-        method = open_method("kornia:SIFTFeature,rootsift=false", keypoints=4000)
+        view = np.ascontiguousarray(view[:100, :120])
+        method = open_method("kornia:SIFTFeature,rootsift=false", keypoints=600)
         keypoints = method.source(view)
         found = method.describer.describe(to_gray(view), keypoints)
-        assert 100 < len(found) == len(keypoints) < 4000
+        assert 30 < len(found) == len(keypoints) < 600
         np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-5)
         with torch.inference_mode():
             image = torch.from_numpy(view.astype(np.float32) / 255)[None, None]
-            lafs, responses, raw = feature.SIFTFeature(4000, rootsift=False)(image)
+            lafs, responses, raw = feature.SIFTFeature(600, rootsift=False)(image)
         best = int(responses[0].argmax())
         np.testing.assert_allclose(keypoints.xy[0], lafs[0, best, :, 2], atol=1e-4)
         expected = raw[0, best] / raw[0, best].norm()

@@ -1,7 +1,7 @@
-"""All numbers of the paper's Tables 1 to 5, as printed; its Figs. 4 and 5 have none but what the text says of them.
+"""All numbers of the paper's Tables 1 to 5, as printed, and what its text says of Fig. 5.
 
-"Beyond Cartesian Representations for Local Descriptors", ICCV 2019. Methods are called as in its tables, with the
-support lambda where it has one: it multiplies the size of an OpenCV keypoint.
+"Beyond Cartesian Representations for Local Descriptors", ICCV 2019. Methods have the names of its tables, with the
+support lambda, which multiplies the size of an OpenCV keypoint.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Row = Mapping[str, float]
 
 
 def method(name: str, lambda_: float | None = None) -> str:
-    """How a method with a support is called in all tables here."""
+    """The label of a method with a support."""
     return name if lambda_ is None else f"{name}, λ = {lambda_:g}"
 
 
@@ -106,30 +106,30 @@ FIGURE_5: Row = {method("LogPol", 96): 0.97}
 """Rank-1, "about 97 %" in the text; the curves are a picture only."""
 
 NOT_COMPARABLE = {
-    "Table 1": "The paper's are nine scenes of its own data set, with keypoints and wrong pairs that are not "
-    "published; ours are the scenes named below, and any other keypoint of the second image is a wrong answer. Orders "
-    "of descriptors compare, numbers do not.",
+    "Table 1": "The paper's are nine scenes of its own data set, with keypoints and negatives that are not "
+    "published; ours are the scenes named below, and any other keypoint of the second image is a negative. Rankings of "
+    "descriptors can be compared, numbers cannot.",
     "Table 2": "The paper's models are trained and tested on its own data set; ours on the files named below.",
     "Table 3": "N was 22079 for viewpoint and 20733 for illumination, from keypoints that are published but not how "
     "they were detected; mode paper follows the rest of the protocol, with keypoints of our own. Rank-1 falls as pools "
-    "grow: see N. Mode full, turned and zoomed images are not in the paper.",
+    "grow: see N. Mode full, rotated and zoomed images are not in the paper.",
     "Table 4": "N was 13268. The paper's orientations are 0 in its code; lambda multiplies the half-width of a patch, "
     "not the size of a SIFT keypoint.",
     "Table 5": "The paper's are figures of the server of the challenge of 2019, on hidden scenes, with up to 8000 "
     "features and its own estimators; ours are from the scenes named below. mAA 10 is the measure of 2020, which the "
     "paper does not have.",
-    "Fig. 4": "The paper's is a picture without numbers, and does not say how wrong pairs are divided among classes: "
-    "here each class has the threshold of its own right pairs.",
+    "Fig. 4": "The paper's is a picture without numbers, and does not say how negatives are divided among classes: "
+    "here each class has the threshold of its own positives.",
     "Fig. 5": 'The paper\'s is a picture; its text says "about 97 %" at rank 1 for LogPol, λ = 96, on its own scenes. '
     "Our pools have up to as many distractors, fewer where an image has fewer keypoints.",
 }
-"""Why our figures are not the paper's, whatever the descriptor."""
+"""Why our figures differ from the paper's for any descriptor."""
 
 _METHODS = {"sift": "SIFT", "tfeat": "TFeat", "hardnet": "HardNet", "cartesian": "Cart", "log-polar": "LogPol"}
 
 
 def method_of(identity: Mapping[str, Any]) -> tuple[str, float] | None:
-    """The paper's name and the support of a descriptor, by its identity; None for one that the paper does not have."""
+    """The paper's name and the support of a method with this identity; None if the paper does not have it."""
     sampling = identity.get("sampling", {})
     name = _METHODS.get(sampling.get("pattern", identity.get("kind")))
     lambda_ = sampling.get("lambda", identity.get("lambda"))
@@ -137,7 +137,7 @@ def method_of(identity: Mapping[str, Any]) -> tuple[str, float] | None:
 
 
 def counterpart(identity: Mapping[str, Any], row: Row) -> str | None:
-    """Which of a table's methods a descriptor corresponds to: same kind, same support where the table has one."""
+    """The method of a table's row with the same kind and, where the table has one, the same support."""
     found = method_of(identity)
     if found is None:
         return None

@@ -26,23 +26,23 @@ except ImportError as error:
     raise MissingExtraError("this figure", "viz") from error
 
 SCALES = (1, 2, 4)
-"""How often the size of the keypoint is taken in Fig. 1."""
+"""Factors of the keypoint's size in Fig. 1."""
 
 SUPPORTS = (12, 16, 32, 64, 96, 128)
-"""The paper's, of its Table 2."""
+"""Those of the paper's Table 2."""
 
 COLOURS = ("blue", "red", "green", "gold")
-"""Of the keypoints in Fig. 2, as the paper has them."""
+"""Of the keypoints in Fig. 2, as in the paper."""
 
 SIFT_CELLS = 4
-"""Cells of SIFT's histograms along a side; each is 3 sigma, 1.5 sizes of a keypoint, wide."""
+"""SIFT's cells along a side; each is 3 sigma, or 1.5 keypoint sizes, wide."""
 
 _RINGS, _SECTORS = 4, 8  # of the log-polar pooling that Fig. 1 shows
 _NAMES, _VIEWS = ("cartesian", "log-polar"), ("photo", "second view")
 
 
 def sift_cells(xy: FloatArray, size: float, angle: float) -> NDArray[np.float64]:
-    """(16, 4, 2): corners of the cells that SIFT pools over, row by row, turned with the keypoint."""
+    """(16, 4, 2): corners of the cells that SIFT pools over, in row-major order, rotated with the keypoint."""
     edges = (np.arange(SIFT_CELLS + 1) - SIFT_CELLS / 2) * 1.5 * size
     u, v = np.meshgrid(edges, edges)
     points = _turned(np.stack([u, v], axis=-1), angle) + np.asarray(xy, np.float64)
@@ -51,14 +51,14 @@ def sift_cells(xy: FloatArray, size: float, angle: float) -> NDArray[np.float64]
 
 
 def log_polar_radii(radius: float) -> NDArray[np.float64]:
-    """Radii of the rings of the log-polar pooling, each twice as wide as the one inside."""
+    """Radii of the rings of log-polar pooling; each doubles the one inside."""
     return np.asarray(radius / 2.0 ** np.arange(_RINGS - 1, -1, -1), np.float64)
 
 
 def plot_pooling(lambda_: float = 12.0) -> Figure:
-    """Fig. 1: a row a scale; SIFT's cells, log-polar cells, the samples of both patterns, the patches they make.
+    """Fig. 1: a row for each scale; SIFT's cells, log-polar cells, the samples of both patterns, and their patches.
 
-    The yellow dot marks the same cell of the pooling at all scales: it does not stay at the same place of the photo.
+    The yellow dot marks the same cell at all scales: its place in the photo changes.
     """
     gray = to_gray(demo_pair().first)
     keypoint = _central_keypoint(gray, lambda_ / 2 * max(SCALES))
@@ -143,10 +143,10 @@ def plot_supports() -> Figure:
 
 
 def chosen_pairs(pair: DemoPair, radius: float) -> tuple[Keypoints, Keypoints]:
-    """Up to four keypoints of the views that correspond, apart from each other, in the order of ``COLOURS``.
+    """Up to four corresponding keypoints, spread over the views, in the order of ``COLOURS``.
 
-    ``radius``: that of the support in keypoint sizes; the patches must lie on the photo. The second, red, is the one
-    whose scales disagree most; the others are the largest that agree.
+    ``radius``: that of the support in keypoint sizes; patches must lie on the photo. The second, red, has the largest
+    scale mismatch; the others are the largest without one.
     """
     detector = SiftDetector(None)
     first, second = (detector(to_gray(view)) for view in (pair.first, pair.second))
@@ -154,10 +154,10 @@ def chosen_pairs(pair: DemoPair, radius: float) -> tuple[Keypoints, Keypoints]:
     random = np.random.default_rng(0)
     found, _ = find_correspondences(first, second, pair.homography, shape, CorrespondenceRules(), random)
     mismatch = np.abs(found.log_scale_ratio)
-    # In the photo, the patch of the second view is as much larger as its keypoint is than it should be.
+    # In the photo, the patch of the second view is larger by the scale mismatch.
     reach = np.sqrt(2) * radius * found.first.size * np.exp(np.maximum(found.log_scale_ratio, 0))
     fits = reach < np.minimum(found.first.xy, np.array(pair.first.shape[1::-1]) - found.first.xy).min(axis=1)
-    small = fits & (reach < min(pair.first.shape[:2]) / 6)  # one sees more of several than of one
+    small = fits & (reach < min(pair.first.shape[:2]) / 6)  # several must fit side by side
     worst = int(np.argmax(np.where(small, mismatch, -1)))
     largest = np.argsort(-found.first.size).tolist()
     order = [worst, *(row for row in largest if small[row] and mismatch[row] < np.log(1.2))]
@@ -176,7 +176,7 @@ def _patterns(lambda_: float) -> tuple[Pattern, Pattern]:
 
 
 def _central_keypoint(gray: FloatArray, reach: float) -> Keypoints:
-    """The strongest keypoint near the middle, given the size at which its support at the largest scale just fits."""
+    """The strongest keypoint near the middle, with the size whose support at the largest scale just fits."""
     keypoints = SiftDetector(None)(gray)
     middle = np.array(gray.shape[::-1], np.float32) / 2
     near = np.abs(keypoints.xy - middle).max(axis=1) < min(gray.shape) / 10

@@ -141,7 +141,7 @@ def _runs_markdown(runs: Sequence[Run]) -> str:
         versions = ", ".join(f"{name} {number}" for name, number in run.versions.items()) or "not recorded"
         lines = {"command": command, "N": counts(run), "seed": seed, "versions": versions, "options": _options(run)}
         absent = [each["name"] for each in run.descriptors if "missing" in each]
-        lines |= {"not measured, weights not at hand": ", ".join(absent)} if absent else {}
+        lines |= {"not measured, weights missing": ", ".join(absent)} if absent else {}
         blocks += [f"**{run.label}**\n", "\n".join(f"- {name}: {text}" for name, text in lines.items()) + "\n"]
     return "\n".join(blocks)
 
