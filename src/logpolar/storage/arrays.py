@@ -167,6 +167,15 @@ def read_group(
     return found
 
 
+def read_numbers(file: h5py.File, path: Path, words: str, key: str) -> NDArray[Any]:
+    """An array of numbers of any shape."""
+    with damage(path, words, key):
+        item = find(file, key)
+        declared = Array(getattr(item, "shape", None) or (), bounds=None)
+        check(item, declared, {})
+        return read(item, declared)
+
+
 def _is_text(item: h5py.Dataset) -> bool:
     return h5py.check_string_dtype(item.dtype) is not None
 
