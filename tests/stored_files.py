@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 from pathlib import Path
 
 import numpy as np
@@ -71,3 +72,12 @@ def refusal(kind: str, path: Path) -> str:
     except LogpolarError as error:
         return str(error)
     return ""
+
+
+def refusal_or_exit(kind: str, path: Path) -> str:
+    """The same in a process of its own, which ends where HDF5 loops for ever."""
+    faulthandler.dump_traceback_later(20, exit=True)
+    try:
+        return refusal(kind, path)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
