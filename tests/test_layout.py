@@ -15,16 +15,14 @@ SOURCE, TESTS = ROOT / "src" / "logpolar", ROOT / "tests"
 
 SHARED = {
     "cli/options.py": "cli/test_cli_help.py",
+    "datasets/columns.py": "datasets/test_files.py",
     "errors.py": "cli/test_cli_help.py",
     "evaluation/descriptors/kornia_features.py": "evaluation/descriptors/test_whole_features.py",
     "evaluation/descriptors/opencv_features.py": "evaluation/descriptors/test_whole_features.py",
     "evaluation/descriptors/patch_networks.py": "evaluation/descriptors/test_registry.py",
     "evaluation/descriptors/specs.py": "evaluation/descriptors/test_registry.py",
     "evaluation/figures.py": "cli/test_cli_eval.py",
-    "evaluation/hpatches_sequences.py": "evaluation/test_hpatches.py",
     "evaluation/options.py": "cli/test_cli_eval.py",
-    "evaluation/pose_evaluation.py": "evaluation/test_phototourism.py",
-    "evaluation/protocol.py": "cli/test_cli_eval.py",
     "evaluation/report/figures.py": "evaluation/report/test_sections.py",
     "evaluation/report/paper_numbers.py": "evaluation/report/test_sections.py",
     "evaluation/report/tables.py": "evaluation/report/test_sections.py",

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from hpatches_folders import write_sequence
-from logpolar.evaluation.pose_evaluation import DescribedImage, PreparedScene
 from logpolar.evaluation.posed_scenes import PosedImage, PosedScene
+from logpolar.evaluation.poses import DescribedImage, PreparedScene
 from logpolar.geometry.cameras import Camera
 from logpolar.keypoints import Keypoints
 

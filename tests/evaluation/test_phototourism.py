@@ -12,8 +12,8 @@ from logpolar.evaluation.cache import Uncached
 from logpolar.evaluation.descriptors.keypoint_sources import KeypointSource
 from logpolar.evaluation.descriptors.whole_features import WholeFeature
 from logpolar.evaluation.options import PhototourismOptions
-from logpolar.evaluation.phototourism import describe_images, prepare_scene
-from logpolar.evaluation.pose_evaluation import evaluate_stereo
+from logpolar.evaluation.phototourism import PoseResults, describe_images, prepare_scene
+from logpolar.evaluation.poses import PoseScore, evaluate_stereo
 from logpolar.features.sift import root_sift
 
 OPTIONS = PhototourismOptions(bags_5=3, bags_10=0, bags_25=0)
@@ -59,3 +59,19 @@ class TestDetected:
         monkeypatch.setattr(builtins, "__import__", refuse)
         with pytest.raises(MissingExtraError, match=r"logpolar\[poselib\]"):
             prepare_scene(castle_scene, replace(OPTIONS, estimator="poselib"))
+
+
+class TestResults:
+    def test_records_and_means(self, prepared, true_images, wrong_images):
+        """Two scenes that count the same: one that is all right, one of three pairs."""
+        few = replace(prepared, pairs=prepared.pairs[:3])
+        found = PoseResults(0.9, {0.8: 0.5, 0.9: float("nan")})
+        found.stereo["right"] = evaluate_stereo(prepared, true_images, OPTIONS)
+        found.stereo["wrong"] = evaluate_stereo(few, wrong_images, OPTIONS)
+        wrong = found.stereo["wrong"].score
+        assert found.means()["two"] == PoseScore(13, (1 + wrong.maa10) / 2, (1 + wrong.map15) / 2)
+        assert found.fractions((10,)) == [(1 + found.stereo["wrong"].fractions((10,))[0]) / 2]
+        assert [(record["scene"], record["pairs"]) for record in found.records()] == [
+            *(("right", 10), ("wrong", 3), ("mean", 13)),
+        ]
+        assert found.to_dict()["maa10_by_tuned_ratio"] == {"0.8": 0.5, "0.9": None}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass, replace
 
@@ -9,9 +10,22 @@ import pytest
 
 from logpolar.datasets.image_transforms import ImageTransform
 from logpolar.datasets.options import SecondViewRules
-from logpolar.evaluation.poses import NO_POSE, PoseScore, fractions_within, match_errors, pose_error, relative_pose
+from logpolar.evaluation.options import PhototourismOptions
+from logpolar.evaluation.poses import (
+    NO_POSE,
+    PoseScore,
+    evaluate_stereo,
+    find_pose,
+    fractions_within,
+    match_errors,
+    pose_error,
+    relative_pose,
+    tune_ratio,
+)
 from logpolar.geometry.cameras import Camera
 from synthetic_world import Pinhole, standard_world
+
+OPTIONS = PhototourismOptions(bags_5=3, bags_10=0, bags_25=0)
 
 
 def as_camera(own: Pinhole) -> Camera:
@@ -154,3 +168,48 @@ class TestScores:
     def test_scenes_count_the_same(self):
         mean = PoseScore.mean([PoseScore(10, 1.0, 0.5), PoseScore(1, 0.0, 0.25), PoseScore.of([])])
         assert (mean.pairs, mean.maa10, mean.map15) == (11, 0.5, 0.375)
+
+
+def _noisy(descriptors, random):
+    noisy = descriptors + random.normal(0, 0.06, descriptors.shape).astype(np.float32)
+    return noisy / np.linalg.norm(noisy, axis=1, keepdims=True)
+
+
+class TestStereo:
+    def test_true_matches(self, prepared, true_images):
+        result = evaluate_stereo(prepared, true_images, OPTIONS)
+        assert result.score.pairs == 10
+        assert max(max(each.errors) for each in result.results) < 0.5
+        assert result.score.maa10 == result.score.map15 == 1
+        assert result.median("inliers") > 0.9 * result.median("matches") > 100
+
+    def test_shuffled_descriptors(self, prepared, wrong_images):
+        few = replace(prepared, pairs=prepared.pairs[:5])
+        score = evaluate_stereo(few, wrong_images, replace(OPTIONS, ratio=1.0)).score
+        assert score.maa10 < 0.05
+        assert score.map15 < 0.15
+
+    def test_result(self, prepared, true_images):
+        plain = json.loads(json.dumps(evaluate_stereo(prepared, true_images, OPTIONS).to_dict(), allow_nan=False))
+        assert plain["pairs"] == len(plain["rows"]) == 10
+        assert plain["rows"][0][:2] == ["0.png", "1.png"]
+        assert len(plain["rows"][0]) == len(plain["columns"])
+
+    def test_processes_find_the_same(self, prepared, true_images):
+        few = replace(prepared, pairs=prepared.pairs[:3])
+        assert evaluate_stereo(few, true_images, OPTIONS, 2) == evaluate_stereo(few, true_images, OPTIONS, 1)
+
+    def test_tuning(self, prepared, true_images):
+        """Descriptors so noisy that a strict test leaves nothing to estimate a pose from."""
+        random, few = np.random.default_rng(0), replace(prepared, pairs=prepared.pairs[:3])
+        noisy = {n: replace(image, descriptors=_noisy(image.descriptors, random)) for n, image in true_images.items()}
+        ratio, maa = tune_ratio([(few, noisy)], OPTIONS, (0.9, 0.2))
+        assert ratio == 0.9
+        assert maa[0.2] == 0 < maa[0.9]
+
+    def test_poselib(self, prepared, true_images):
+        pytest.importorskip("poselib")
+        result = evaluate_stereo(prepared, true_images, replace(OPTIONS, estimator="poselib"))
+        assert max(max(each.errors) for each in result.results) < 0.5
+        first, second = true_images[0], true_images[1]
+        assert find_pose(first.camera, second.camera, first.xy[:4], second.xy[:4], 1.0, "poselib") == (None, 0)

@@ -3,7 +3,7 @@
 Stereo: pairs of images, an essential matrix each. Multi-view: COLMAP reconstructs small sets of images ("bags") from
 the same kind of matches, with known intrinsics; the relative poses of all pairs in a set are compared with the true
 ones. Images that the largest model lacks, and sets without a model, fail with 180 degrees. ``poses`` defines the
-scores; those of multi-view are means over the sizes of sets. ``pose_evaluation`` computes them.
+scores; those of multi-view are means over the sizes of sets. ``multi_view`` runs COLMAP.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +22,24 @@ from logpolar.errors import LogpolarError
 from logpolar.evaluation.cache import Uncached
 from logpolar.evaluation.descriptors.keypoint_sources import FixedSize, KeypointSource, open_source, sift_source
 from logpolar.evaluation.descriptors.registry import Method
+from logpolar.evaluation.multi_view import MultiViewResult, evaluate_multi_view
 from logpolar.evaluation.options import PhototourismOptions, RunOptions
-from logpolar.evaluation.pose_evaluation import (
+from logpolar.evaluation.posed_scenes import Gray, PosedScene, draw_bags, draw_pairs, read_scene
+from logpolar.evaluation.poses import (
+    MEANINGS,
     DescribedImage,
-    PoseResults,
+    PoseScore,
     PreparedScene,
     Progress,
-    evaluate_multi_view,
+    StereoResult,
+    check_estimator,
     evaluate_stereo,
     tune_ratio,
 )
-from logpolar.evaluation.posed_scenes import Gray, PosedScene, draw_bags, draw_pairs, read_scene
-from logpolar.evaluation.poses import MEANINGS, check_estimator
 from logpolar.evaluation.protocol import MEAN_OF_SCENES, Protocol, Results, bar, check_scene_names, decimal
 from logpolar.keypoints import Keypoints
 from logpolar.sfm.pycolmap_compat import import_pycolmap
+from logpolar.storage.documents import rounded
 
 _DEGREES = tuple(range(1, 16))
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -189,3 +192,48 @@ def describe_images(
             raise ValueError(f"{len(keypoints)} keypoints need as many finite descriptors")
         described[row] = DescribedImage(image.camera, keypoints.xy, descriptors)
     return described
+
+
+@dataclass(frozen=True, eq=False)
+class PoseResults:
+    """Results by scene, the ratio that was used and, if it was tuned, mAA by candidate."""
+
+    ratio: float
+    tuned: dict[float, float]
+    stereo: dict[str, StereoResult] = field(default_factory=dict)
+    multi_view: dict[str, MultiViewResult] = field(default_factory=dict)
+
+    def means(self) -> dict[str, PoseScore]:
+        """Unweighted means of scenes by views, two or several."""
+        kinds = {"two": [result.score for result in self.stereo.values()]}
+        if self.multi_view:
+            kinds["several"] = [result.score for result in self.multi_view.values()]
+        return {views: PoseScore.mean(scores) for views, scores in kinds.items()}
+
+    def fractions(self, degrees: Sequence[float]) -> list[float]:
+        """Of two views: unweighted means over scenes of the fractions of pairs within each of the degrees."""
+        fractions = (result.fractions(degrees) for result in self.stereo.values())
+        return [float(np.mean(each)) for each in zip(*fractions, strict=True)]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "ratio": self.ratio,
+            "maa10_by_tuned_ratio": {f"{ratio:g}": rounded(maa) for ratio, maa in self.tuned.items()},
+            "mean": {views: score.to_dict() for views, score in self.means().items()},
+            "stereo": {scene: result.to_dict() for scene, result in self.stereo.items()},
+            "multi_view": {scene: result.to_dict() for scene, result in self.multi_view.items()},
+        }
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """A line for each scene and kind of views, then the means; None for missing values."""
+        nothing = dict.fromkeys(("matches_median", "inliers_median", "registered"))
+        for scene, stereo in self.stereo.items():
+            medians = {f"{name}_median": rounded(stereo.median(name)) for name in ("matches", "inliers")}
+            yield {"scene": scene, "views": "two", **stereo.score.to_dict(), **nothing, **medians}
+        for scene, several in self.multi_view.items():
+            for size, score in several.scores.items():
+                yield {"scene": scene, "views": f"bags of {size}", **score.to_dict(), **nothing}
+            registered = {"registered": rounded(several.registered)}
+            yield {"scene": scene, "views": "several", **several.score.to_dict(), **nothing, **registered}
+        for views, score in self.means().items():
+            yield {"scene": "mean", "views": views, **score.to_dict(), **nothing}

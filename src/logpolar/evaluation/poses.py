@@ -11,18 +11,24 @@ translation does not count, its length is unknown. The error of a pair is the la
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import cv2
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
+from logpolar.distributed import in_processes
 from logpolar.errors import MissingExtraError
+from logpolar.evaluation.options import RATIOS, PhototourismOptions
+from logpolar.evaluation.posed_scenes import Gray, PosedScene, RowPair
 from logpolar.geometry.cameras import Camera, Matrix, direction_degrees, rotation_degrees
 from logpolar.geometry.two_view import Points, estimate_essential, to_rays
+from logpolar.keypoints import Keypoints
+from logpolar.matching.nearest import MatchingOptions, match_descriptors
 from logpolar.storage.documents import rounded
+from logpolar.types import FloatArray
 
 NO_POSE = (180.0, 180.0)
 """Errors, in degrees, where no pose could be found."""
@@ -41,6 +47,11 @@ Errors = tuple[float, float]
 
 Pose = tuple[Matrix, Matrix]
 """Rotation (3, 3) and translation (3,) from the first camera's axes to the second's."""
+
+Indices = NDArray[np.int32]
+"""(K, 2): matched rows of the first and of the second image's keypoints."""
+
+Progress = Callable[[list[Any]], Iterable[Any]]
 
 _MINIMUM = 5
 """Points that a relative pose needs."""
@@ -151,3 +162,120 @@ class PoseScore:
 
     def to_dict(self) -> dict[str, Any]:
         return {"pairs": self.pairs, "maa10": rounded(self.maa10), "map15": rounded(self.map15)}
+
+
+# Pairs of described images
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedScene:
+    """The pairs and bags that were drawn, and the keypoints of all images in them, by row."""
+
+    scene: PosedScene
+    pairs: list[RowPair]
+    bags: dict[int, list[tuple[int, ...]]]  # by size
+    views: dict[int, Gray]
+    keypoints: dict[int, Keypoints]
+
+    def counts(self) -> dict[str, Any]:
+        scene, bags = self.scene, {str(size): len(bags) for size, bags in self.bags.items()}
+        counts = {"images": len(scene.images), "possible_pairs": len(scene.pairs), "pairs": len(self.pairs)}
+        return {**scene.identity(), **counts, "bags": bags, "left_out": scene.left_out}
+
+
+@dataclass(frozen=True, eq=False)
+class DescribedImage:
+    camera: Camera
+    xy: FloatArray  # (N, 2)
+    descriptors: FloatArray  # (N, D)
+
+
+@dataclass(frozen=True, eq=False)
+class PairTask:
+    pair: RowPair
+    first: DescribedImage
+    second: DescribedImage
+    options: PhototourismOptions
+
+
+def pair_tasks(
+    images: Mapping[int, DescribedImage], pairs: Iterable[RowPair], options: PhototourismOptions
+) -> Iterable[PairTask]:
+    return (PairTask(pair, images[pair[0]], images[pair[1]], options) for pair in pairs)
+
+
+def match_pair(task: PairTask) -> Indices:
+    options = MatchingOptions(task.options.ratio if task.options.ratio < 1 else None, task.options.mutual)
+    return match_descriptors(task.first.descriptors, task.second.descriptors, options).indices
+
+
+@dataclass(frozen=True)
+class PairResult:
+    errors: Errors
+    matches: int
+    inliers: int
+
+
+@dataclass(frozen=True)
+class StereoResult:
+    pairs: list[tuple[str, str]]  # names of the images
+    results: list[PairResult]  # of each pair
+
+    @property
+    def score(self) -> PoseScore:
+        return PoseScore.of([result.errors for result in self.results])
+
+    def fractions(self, degrees: Sequence[float]) -> list[float]:
+        return fractions_within([result.errors for result in self.results], degrees)
+
+    def median(self, name: str) -> float:
+        """Of ``matches`` or ``inliers``."""
+        return float(np.median([getattr(result, name) for result in self.results])) if self.results else math.nan
+
+    def to_dict(self) -> dict[str, Any]:
+        rows = [
+            [*pair, *(round(error, 3) for error in result.errors), result.matches, result.inliers]
+            for pair, result in zip(self.pairs, self.results, strict=True)
+        ]
+        return {
+            **self.score.to_dict(),
+            "matches_median": rounded(self.median("matches")),
+            "inliers_median": rounded(self.median("inliers")),
+            "columns": ["first", "second", "rotation_error", "translation_error", "matches", "inliers"],
+            "rows": rows,
+        }
+
+
+def evaluate_stereo(
+    prepared: PreparedScene,
+    images: Mapping[int, DescribedImage],
+    options: PhototourismOptions,
+    jobs: int = 1,
+    progress: Progress = iter,
+) -> StereoResult:
+    """Poses of the scene's pairs."""
+    found = [result for _, result in in_processes(_stereo, pair_tasks(images, progress(prepared.pairs), options), jobs)]
+    names = [image.name for image in prepared.scene.images]
+    return StereoResult([(names[i], names[j]) for i, j in prepared.pairs], found)
+
+
+def _stereo(task: PairTask) -> PairResult:
+    matches, first, second, options = match_pair(task), task.first, task.second, task.options
+    xy = first.xy[matches[:, 0]], second.xy[matches[:, 1]]
+    errors, inliers = match_errors(first.camera, second.camera, *xy, options.threshold, options.estimator)
+    return PairResult(errors, len(matches), inliers)
+
+
+def tune_ratio(
+    described: Sequence[tuple[PreparedScene, Mapping[int, DescribedImage]]],
+    options: PhototourismOptions,
+    ratios: Sequence[float] = RATIOS,
+    jobs: int = 1,
+) -> tuple[float, dict[float, float]]:
+    """The smallest ratio with the best unweighted mean of mAA at 10 degrees over scenes, and that mean by ratio."""
+    maa = {}
+    for ratio in sorted(ratios):
+        own = replace(options, ratio=ratio)
+        scores = [evaluate_stereo(prepared, images, own, jobs).score for prepared, images in described]
+        maa[ratio] = PoseScore.mean(scores).maa10
+    return max(maa, key=lambda ratio: maa[ratio]), maa

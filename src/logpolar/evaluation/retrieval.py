@@ -11,7 +11,7 @@ The fraction of ranks up to k is over all correspondences of a scene; means of s
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ class Retrieval(FileProtocol):
         curves = {name: mean_fractions(list(scenes.values()), places) for name, scenes in scores.items()}
         for name, scenes in scores.items():
             groups = {**{scene: [result] for scene, result in scenes.items()}, "mean": list(scenes.values())}
-            found = {scene: summarise(group).to_dict() for scene, group in groups.items()}
+            found = {scene: summarise(group) for scene, group in groups.items()}
             for scene, values in found.items():
                 start = {"descriptor": name, "scene": scene}
                 fractions = {f"rank_{place}": fraction for place, fraction in values["shares"].items()}
@@ -94,31 +94,17 @@ class RetrievalResult:
         return cumulative(self.ranks, places)
 
 
-@dataclass(frozen=True)
-class RetrievalSummary:
-    """Plain values of a scene, or of the mean of several."""
-
-    pairs: int
-    correspondences: int
-    distractors: float
-    full_pools: int
-    shares: dict[int, float]  # fractions by rank
-
-    def to_dict(self) -> dict[str, Any]:
-        fractions = {str(place): round(fraction, 5) for place, fraction in self.shares.items()}
-        return asdict(self) | {"distractors": round(self.distractors, 1), "shares": fractions}
-
-
-def summarise(results: Sequence[RetrievalResult], places: Sequence[int] = PLACES) -> RetrievalSummary:
-    """Sums of counts, and means of fractions over scenes."""
+def summarise(results: Sequence[RetrievalResult], places: Sequence[int] = PLACES) -> dict[str, Any]:
+    """Plain values of scenes: sums of counts, and means of fractions, which files call shares."""
     pairs = sum(result.pairs for result in results)
-    return RetrievalSummary(
-        pairs=pairs,
-        correspondences=sum(len(result.ranks) for result in results),
-        distractors=sum(result.distractors * result.pairs for result in results) / max(pairs, 1),
-        full_pools=sum(result.full_pools for result in results),
-        shares=dict(zip(places, mean_fractions(results, places).tolist(), strict=True)),
-    )
+    fractions = mean_fractions(results, places).tolist()
+    return {
+        "pairs": pairs,
+        "correspondences": sum(len(result.ranks) for result in results),
+        "distractors": round(sum(result.distractors * result.pairs for result in results) / max(pairs, 1), 1),
+        "full_pools": sum(result.full_pools for result in results),
+        "shares": {str(place): round(each, 5) for place, each in zip(places, fractions, strict=True)},
+    }
 
 
 def mean_fractions(results: Sequence[RetrievalResult], places: Sequence[int]) -> NDArray[np.float64]:

@@ -306,7 +306,7 @@ class StructureScore:
     def to_dict(self) -> dict[str, Any]:
         degrees, fractions = self.errors.degrees.tolist(), self.errors.fractions.tolist()
         rows = zip(self.registered, degrees, fractions, strict=True)
-        names = ("images", "reduced", "keypoints_mean", "pairs", "verified", "models")
+        names = (*_SAME, "models")
         return {
             **{name: rounded(getattr(self, name)) for name in names},
             "registered": len(self.registered),
