@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from logpolar.cli.interruption import stop
 from logpolar.settings import (
     DEFAULT_MAX_KEYPOINTS,
     DEFAULT_MAX_SIZE,
@@ -142,12 +142,11 @@ pairs_file_option = click.option(
 
 @contextlib.contextmanager
 def continuing(output: Path) -> Iterator[None]:
-    """Turn Ctrl-C into a line that says where what was finished is."""
+    """Turn Ctrl-C, SIGTERM and SIGHUP into a line that says where what was finished is."""
     try:
         yield
-    except KeyboardInterrupt:
-        click.echo(f"logpolar: stopped; what was finished is in {output}, the same command continues", err=True)
-        sys.exit(130)
+    except KeyboardInterrupt as error:
+        stop(f"stopped; what was finished is in {output}, the same command continues", error)
 
 
 def engine_options(command: Command) -> Command:
