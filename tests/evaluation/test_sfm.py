@@ -268,7 +268,7 @@ class TestPhotos:
         assert len({each["photos"] for each in found}) == 3
 
     def test_one_image(self, scene):
-        with pytest.raises(StorageError, match="two images or more"):
+        with pytest.raises(StorageError, match="at least two images"):
             choose_photos(PosedScene("small", scene.images[:1], []), SfmTestOptions())
-        with pytest.raises(StorageError, match="two images or more"):
+        with pytest.raises(StorageError, match="at least two images"):
             choose_photos(scene, SfmTestOptions(images=1))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from logpolar.datasets.files import CorrespondenceFile
 
 _PATH = click.Path(path_type=Path)
-overwrite_option = click.option("--overwrite", is_flag=True, help="Start anew instead of resuming.")
+overwrite_option = click.option("--overwrite", is_flag=True, help="Start over instead of resuming.")
 
 
 @click.group(
@@ -48,9 +48,9 @@ def colmap(workspaces: tuple[Path, ...], output: Path, jobs: int, overwrite: boo
     """Correspondences from COLMAP dense workspaces: images/, sparse/, stereo/depth_maps/.
 
     SIFT keypoints are linked through poses and depth maps, of any resolution, where other views confirm the depth. One
-    file is written per workspace; `-o name.h5` with several workspaces writes name-WORKSPACE.h5. A second run resumes
-    an interrupted one. Unusable images are listed; the exit code is then 1, or 2 if a whole workspace is unusable,
-    which does not stop the others. Needs the extra 'sfm'.
+    file is written per workspace; `-o name.h5` with several workspaces writes name-WORKSPACE.h5. Rerun the command to
+    resume. Unusable images are listed, with exit code 1. An unusable workspace does not stop the others; the exit code
+    is then 2. Needs the extra 'sfm'.
     """
     from logpolar.datasets.scenes import build_scene
 
@@ -70,7 +70,7 @@ def colmap(workspaces: tuple[Path, ...], output: Path, jobs: int, overwrite: boo
 
 @contextlib.contextmanager
 def _folder_for(target: Path, output: Path) -> Iterator[None]:
-    """Make the folder of outputs, if there is to be one; remove it again if it stays empty."""
+    """Create the output folder, if there is to be one; remove it if it stays empty."""
     new = target.parent == output and not output.exists()
     if new:
         output.mkdir(parents=True)
@@ -96,7 +96,7 @@ def _targets(workspaces: tuple[Path, ...], output: Path) -> list[tuple[Path, Pat
 
 
 def _tell(target: Path, report: BuildReport) -> int:
-    """Print the result; the number of images left out."""
+    """Print the result and return the number of images left out."""
     from logpolar.datasets.files import CorrespondenceFile
 
     for reason in report.left_out.values():
@@ -109,7 +109,7 @@ def _tell(target: Path, report: BuildReport) -> int:
     with CorrespondenceFile(target) as file:
         tell_rejects(file)
     if counts["correspondences"] == 0:
-        raise LogpolarError(f"{target}: no correspondence was found; the rejects above say why")
+        raise LogpolarError(f"{target}: no correspondences found; the rejects above say why")
     return len(report.left_out)
 
 
@@ -135,14 +135,14 @@ def tell_rejects(file: CorrespondenceFile) -> None:
 def homographies(photos: tuple[str, ...], output: Path, jobs: int, overwrite: bool, **settings: Any) -> None:
     """Correspondences from single photos: two views each, related by a random homography, under different light.
 
-    A second run resumes an interrupted one. Unreadable photos are listed; the exit code is then 1.
+    Rerun the command to resume. Unreadable photos are listed; the exit code is then 1.
     """
     from logpolar.datasets.homographies import build_photos
     from logpolar.images import find_images
 
     options = make_settings(PhotoOptions, settings)
     if output.suffix not in FILE_ENDINGS:
-        raise LogpolarError(f"{output}: a correspondence file's name ends with {' or '.join(FILE_ENDINGS)}")
+        raise LogpolarError(f"{output}: correspondence files end in {' or '.join(FILE_ENDINGS)}")
     with continuing(output):
         report = build_photos(find_images(photos), output, options, jobs, overwrite, progress=True)
     if _tell(output, report):

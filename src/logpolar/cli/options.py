@@ -37,6 +37,9 @@ class Number(click.FloatRange):
             self.fail(f"{value} is not a finite number", param, ctx)
         return number
 
+    def _describe_range(self) -> str:
+        return "" if self.min is self.max is None else super()._describe_range()
+
 
 class InnerRadius(click.ParamType):  # type: ignore[type-arg] # generic in the newest click only
     """``covariant``, ``paper`` or a number from 0 to 1."""
@@ -94,7 +97,7 @@ _ENGINE = (
         type=click.Choice(RUNTIMES),
         default=RUNTIMES[0],
         show_default=True,
-        help="What runs networks on a CPU; auto: onnxruntime. Extras 'openvino' and 'torch'.",
+        help="Inference engine on a CPU; auto: onnxruntime. Extras 'openvino' and 'torch'.",
     ),
     click.option(
         "--threads", type=click.IntRange(min=0), default=0, show_default="all cores", help="CPU threads of a process."
@@ -108,11 +111,11 @@ def _all_cores() -> int:
     return cores()
 
 
-def point_out_crowds(ctx: click.Context, param: click.Parameter, jobs: int) -> int:
-    """Callback of --jobs: more than there are cores are allowed, but not what one hopes for."""
+def warn_about_jobs(ctx: click.Context, param: click.Parameter, jobs: int) -> int:
+    """Callback of --jobs: warn about more jobs than cores."""
     if jobs > (count := _all_cores()):
         cores = "1 core" if count == 1 else f"{count} cores"
-        click.echo(f"logpolar: {jobs} jobs share {cores}: more memory, not more speed", err=True)
+        click.echo(f"logpolar: {jobs} jobs on {cores}: more memory, no more speed", err=True)
     return jobs
 
 
@@ -122,7 +125,7 @@ jobs_option = click.option(
     type=click.IntRange(min=1),
     default=_all_cores,
     show_default="all cores",
-    callback=point_out_crowds,
+    callback=warn_about_jobs,
     help="Processes.",
 )
 
@@ -136,17 +139,17 @@ ratio_option = click.option(
 )
 
 pairs_file_option = click.option(
-    "--pairs", type=click.Path(path_type=Path), help="Text file, two image names a line, instead of --pairing."
+    "--pairs", type=click.Path(path_type=Path), help="Text file with two image names per line, instead of --pairing."
 )
 
 
 @contextlib.contextmanager
 def continuing(output: Path) -> Iterator[None]:
-    """Turn Ctrl-C into a line that says where what was finished is."""
+    """On Ctrl-C, print where the finished work is."""
     try:
         yield
     except KeyboardInterrupt:
-        click.echo(f"logpolar: stopped; what was finished is in {output}, the same command continues", err=True)
+        click.echo(f"logpolar: stopped; finished work is in {output}; rerun the command to resume", err=True)
         sys.exit(130)
 
 
@@ -163,7 +166,7 @@ def extraction_options(command: Command) -> Command:
 
 
 def description_options(command: Command) -> Command:
-    """The same for given keypoints: without --max-keypoints."""
+    """``extraction_options`` without --max-keypoints, for given keypoints."""
     return _MODEL(_MAX_SIZE(engine_options(command)))
 
 
@@ -178,7 +181,7 @@ def extractor_opener(threads: int, **extraction: Any) -> OpenExtractor:
 
 
 def open_extractor(max_size: int, fixed_threads: int = 0, threads: int = 0, **extraction: Any) -> Extractor:
-    """The extractor that the options of a command ask for."""
+    """The extractor configured by a command's options."""
     from logpolar.features.extractor import Extractor
 
     return Extractor(max_size=max_size or None, threads=fixed_threads or threads, **extraction)

@@ -53,7 +53,7 @@ def patches(
     antialias: bool,
     max_size: int,
 ) -> None:
-    """Show where both sampling patterns look in an image, and the patches they see. Needs the extra 'viz'."""
+    """Show where both sampling patterns sample an image, and the resulting patches. Needs the extra 'viz'."""
     from logpolar.errors import ImageError, LogpolarError
     from logpolar.images import downscale, read_gray
     from logpolar.keypoints.detection import SiftDetector

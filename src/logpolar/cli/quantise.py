@@ -57,7 +57,7 @@ def quantise(
 
     int8 is calibrated on photos, or the train split of correspondence files (PATH...). The card of the variant names
     its parent and precision, the cosine similarity to the parent's descriptors and, with --test, FPR95 and rank-1.
-    Processors that do not reproduce its descriptors refuse to run it.
+    Processors on which its descriptors differ refuse it.
     """
     import numpy as np
 

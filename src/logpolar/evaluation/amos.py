@@ -44,7 +44,7 @@ CANVAS = 1500
 """The paper's images are put on a canvas of this many pixels; views with larger images are left out."""
 
 RANKS = (1, 2, 5, 10, 20, 50, 100)
-"""Ranks, counted from 1, up to which fractions are given."""
+"""Ranks, counted from 1, at which cumulative fractions are reported."""
 
 _LISTS, _PATCHES = "images_in_views.npy", "train_patches.pt"
 
@@ -100,7 +100,7 @@ class AmosGroup:
 
 @dataclass(frozen=True, eq=False)
 class AmosPairs:
-    """Groups of keypoints, and what they were made of."""
+    """Groups of keypoints, and their origin."""
 
     options: AmosOptions
     groups: tuple[AmosGroup, ...]

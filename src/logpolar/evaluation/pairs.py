@@ -1,4 +1,4 @@
-"""Descriptor discrimination on image pairs: telling the keypoint that corresponds from the others of the image."""
+"""Descriptor discrimination on image pairs: the corresponding keypoint against all others."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class DescribedPair:
 
 
 def unit_distances(first: FloatArray, second: FloatArray) -> FloatArray:
-    """(N, M), of unit vectors: 1 - their product, at least 0, which is cheap and preserves the order."""
+    """(N, M), of unit vectors: 1 - their dot product, at least 0, which is cheap and preserves the order."""
     distances = np.asarray(first @ second.T, np.float32)
     np.subtract(1, distances, out=distances)  # in place: new memory would cost more than the product
     return np.maximum(distances, 0, out=distances)
@@ -174,7 +174,7 @@ class Gathered:
 
     pair: NDArray[np.intp]  # number of the image pair
     positive: FloatArray  # distances
-    hit: NDArray[np.bool_]  # whether nothing is nearer
+    hit: NDArray[np.bool_]  # whether it is the nearest neighbour
     log_scale_ratio: FloatArray
     angle_residual: FloatArray
     zoom: FloatArray

@@ -8,7 +8,7 @@ Fig. 4 breaks FPR95 down by the errors of the detector: the scale mismatch, as a
 between the images taken into account, and the angle between the orientations. The paper does not say how. Here a class
 has the threshold that accepts 95 % of its own positives, and its figure is the fraction of all negatives of the scene
 that are then accepted: with one threshold for all, classes would differ in recall. Classes with fewer than ``FEWEST``
-positives are left out of means: their threshold is about the worst of a handful.
+positives are excluded from means: a handful of positives determines no threshold.
 
 Intervals are bootstrapped over image pairs, within each scene: they reflect the choice of pairs, not of scenes. Each
 resample has its own threshold.
@@ -62,7 +62,7 @@ ANGLE_EDGES = (0.0, 5.0, 10.0, 15.0, 20.0, 25.0)
 """Classes of the angle between orientations, in degrees."""
 
 FEWEST = 50
-"""Positives that a class needs."""
+"""Fewest positives of a class."""
 
 Table = NDArray[np.float64]
 
@@ -81,7 +81,7 @@ class FileProtocol(Protocol):
         for path in self.files:
             with CorrespondenceFile(path) as file:
                 if not file.complete:
-                    raise LogpolarError(f"{path}: is incomplete; run the command that makes it again")
+                    raise LogpolarError(f"{path}: is incomplete; rerun the command that builds it")
                 identities.append({"file": path.name, **scene_identity(file)})
         names = list(file_names(self.files))
         check_scene_names(names, "mean")

@@ -68,9 +68,9 @@ class PhotoTourism(Protocol):
         self.source = open_source(detector, options.keypoints, options.contrast, fixed_size, run.engine["device"])
         names = [path.resolve() for path in scenes]
         if len(set(names)) < len(names):
-            raise LogpolarError("a scene is named twice")
+            raise LogpolarError("a scene is given twice")
         if both := set(names) & {path.resolve() for path in tune}:
-            raise LogpolarError(f"{min(both)}: tune the ratio on other scenes than those that are measured")
+            raise LogpolarError(f"{min(both)}: tune the ratio on scenes that are not evaluated")
 
     def prepare(self) -> None:
         measured, tuning = self._read(self._paths), self._read(self._tune, "validation")

@@ -273,7 +273,7 @@ def draw_pairs(scene: PosedScene, count: int, seed: int) -> list[RowPair]:
 def draw_bags(scene: PosedScene, size: int, count: int, seed: int) -> list[tuple[int, ...]]:
     """Different sets of ``size`` images that are connected through the scene's pairs.
 
-    Fewer than ``count`` if 20 attempts a set find no more. All pairs of a set are matched: covisibility is not told.
+    Fewer than ``count`` if 20 attempts per set find no more. All pairs of a set are matched, covisible or not.
     """
     random, bags = np.random.default_rng([seed, size]), dict[tuple[int, ...], None]()
     neighbours = _neighbours(scene)

@@ -1,8 +1,8 @@
-"""Finding a keypoint among thousands: the paper's Fig. 5.
+"""Retrieval of a keypoint among distractors: the paper's Fig. 5.
 
 Of each image pair up to ``matches`` correspondences are drawn, and up to ``distractors`` other keypoints of the second
 image, farther than ``APART`` px from every matched one ("further than 3 pixels away from a keypoint", says the paper).
-Each keypoint of the first image has one correct answer in the pool of both; its rank is the number of answers that are
+Each keypoint of the first image has one correct candidate in this pool; its rank is the number of candidates that are
 strictly nearer. Images with fewer keypoints have smaller pools, which is easier: results include the size of pools.
 
 The fraction of ranks up to k is over all correspondences of a scene; means of scenes are unweighted.
@@ -27,13 +27,13 @@ from logpolar.evaluation.protocol import Results, decimal
 from logpolar.geometry.radius_search import close_pairs
 
 APART = 3.0
-"""Pixels from a matched keypoint within which another is no distractor."""
+"""Pixels around a matched keypoint within which others are not distractors."""
 
 PLACES = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 3500)
-"""Ranks, counted from 1, up to which fractions are given."""
+"""Ranks, counted from 1, at which cumulative fractions are reported."""
 
 SHOWN = (1, 2, 5, 10, 100, 1000)
-"""Those in tables."""
+"""Ranks shown in tables."""
 
 
 class Retrieval(FileProtocol):
@@ -87,7 +87,7 @@ class RetrievalResult:
     pairs: int
     ranks: Ranks
     distractors: float  # mean of pairs
-    full_pools: int  # pairs with as many distractors as asked for
+    full_pools: int  # pairs with as many distractors as requested
 
     def fractions(self, places: Sequence[int] = PLACES) -> NDArray[np.float64]:
         """Fraction of correspondences whose rank, counted from 1, is at most each of the places."""

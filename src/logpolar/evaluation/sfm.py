@@ -202,7 +202,7 @@ def choose_photos(scene: PosedScene, test: SfmTestOptions) -> ScenePhotos:
         drawn = np.random.default_rng(test.seed).permutation(len(order))[: test.images]
         order = [order[place] for place in sorted(drawn.tolist())]
     if len(order) < 2:
-        raise StorageError(f"{scene.name}: a model needs two images or more")
+        raise StorageError(f"{scene.name}: a reconstruction needs at least two images")
     reduced = [test.downscale > 1 and place % 2 == 1 for place in range(len(order))]
     return ScenePhotos(scene, order, reduced, test.downscale)
 

@@ -15,7 +15,7 @@ from logpolar.sampling.patterns import Pattern, fill_outside, inside, pyramid_le
 
 _WHOLE = TensorProto.INT64
 _DEEPEST = 62
-"""Levels that no image reaches."""
+"""More levels than any image has."""
 
 
 class Pyramid(NamedTuple):

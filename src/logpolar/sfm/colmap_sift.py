@@ -62,7 +62,7 @@ def reconstruct_with_sift(
     photos, output, options = Path(photos), Path(output), options or SiftOptions()
     names = sorted(find_images([photos]))
     if len(names) < 2:
-        raise LogpolarError(f"{photos}: a model needs two photos or more")
+        raise LogpolarError(f"{photos}: a reconstruction needs at least two photos")
     content = [names, asdict(options), str(pycolmap.__version__)]
     made_of = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     before = read_report(output)

@@ -67,7 +67,7 @@ def copy_database(source: Path, target: Path) -> None:
 
 
 def mark(path: Path, digest: str) -> None:
-    """Note in SQLite's ``application_id``, which COLMAP leaves alone, what a database was made of."""
+    """Record the digest of a database's inputs in SQLite's ``application_id``, which COLMAP leaves alone."""
     with contextlib.closing(sqlite3.connect(path)) as database:
         database.execute(f"PRAGMA application_id = {_mark_of(digest)}")
 

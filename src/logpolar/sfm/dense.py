@@ -52,11 +52,11 @@ class DenseOptions:
     dense_image_size: int = setting(1024, "Longer side of undistorted images and depth maps, in pixels.", 64)
     matcher: Matcher = setting(  # noqa: RUF009 - it makes a field
         "exhaustive",
-        "All pairs, or, for video frames, each photo with those 1, 2, 4, 8, ... further by name.",
+        "All pairs, or, for video frames, each photo with those 1, 2, 4, 8, ... places later by name.",
         choices=MATCHERS,
     )
-    single_camera: bool = setting(False, "All photos were taken by one camera at one zoom; otherwise EXIF decides.")
-    seed: int = setting(0, "Random seed of COLMAP; runs are reproducible with one thread only.", 0)
+    single_camera: bool = setting(False, "All photos share one camera and zoom; otherwise EXIF decides.")
+    seed: int = setting(0, "COLMAP's random seed; runs are reproducible with one thread only.", 0)
     threads: int = setting(0, "0 uses all cores; may differ when a run is resumed.", 0)
 
     def __post_init__(self) -> None:
@@ -88,7 +88,7 @@ def reconstruct_dense(
     """Reconstruct photos (files, folders, globs) into a COLMAP dense workspace, with depth maps where CUDA exists.
 
     A second call resumes after the last finished step. Photos or settings that differ from those of the first call are
-    refused; ``overwrite`` starts anew. ``say`` receives a line per step.
+    refused; ``overwrite`` starts over. ``say`` receives a line per step.
     """
     options, workspace, sources = options or DenseOptions(), Path(workspace), [Path(each) for each in photos]
     images = _find_photos(sources, workspace)
@@ -127,7 +127,7 @@ def _find_photos(sources: list[Path], workspace: Path) -> dict[str, Path]:
         if path.parent.resolve().is_relative_to(place):
             raise ReconstructionError(f"{path}: the photos cannot lie inside the workspace {workspace}")
     if len(images) < 2:
-        raise ReconstructionError(f"a reconstruction needs two photos or more, found {', '.join(images) or 'none'}")
+        raise ReconstructionError(f"a reconstruction needs at least two photos, found {', '.join(images) or 'none'}")
     return images
 
 
@@ -209,7 +209,7 @@ class _Job:
             words = re.sub(r"^\[.*?\] ", "", first_line(error)).strip()
             logged = re.findall(r"^E\d.*?\] (.*)", self.log_since(start), re.MULTILINE)
             reasons = "; ".join(dict.fromkeys([words, *logged[-1:]]))
-            raise ReconstructionError(f"COLMAP could not make the {what}: {reasons} ({self.log.name})") from error
+            raise ReconstructionError(f"COLMAP failed to create the {what}: {reasons} ({self.log.name})") from error
 
 
 @contextlib.contextmanager

@@ -34,7 +34,7 @@ def is_whole(path: Path) -> bool:
 
 
 def _read_header(path: Path, channels: int | None = None) -> tuple[int, int, int]:
-    """Width and height of a map with so many channels, or any number, and where the values start."""
+    """Width and height of a map with this number of channels, or any, and where the values start."""
     try:
         with path.open("rb") as file:
             parts = file.read(_LONGEST_HEADER).split(b"&", 3)

@@ -177,6 +177,6 @@ def _runner(spec: Spec, module: nn.Module, device: str) -> Callable[..., Any]:
 
 
 def _from_lafs(lafs: FloatArray, responses: FloatArray) -> tuple[Keypoints, NDArray[np.bool_]]:
-    """Keypoints of frames, and which frames there are: kornia pads with zeros."""
+    """Keypoints of frames, and a mask of valid frames: kornia pads with zeros."""
     filled = np.asarray((lafs[0] != 0).any(axis=(1, 2)))
     return replace(Keypoints.from_lafs(lafs[0][filled]), response=responses[0][filled]), filled

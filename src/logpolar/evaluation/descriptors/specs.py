@@ -70,7 +70,7 @@ def parse_spec(text: str, what: str = "descriptor") -> Spec:
 
 
 def plain_value(text: str) -> bool | int | float | str:
-    """The value of another library's option, typed by its looks."""
+    """The value of another library's option, its type inferred from the text."""
     if text in ("true", "false"):
         return text == "true"
     for kind in (int, float):
@@ -94,7 +94,7 @@ def _positive(text: str) -> float:
 
 def _side(text: str) -> int:
     if not (text.isdecimal() and 1 <= int(text) <= 1024):
-        raise ValueError("a whole number from 1 to 1024")
+        raise ValueError("an integer from 1 to 1024")
     return int(text)
 
 

@@ -1,6 +1,6 @@
 """Which reduced-precision kernels crash on this processor, probed in a child process before they are used.
 
-On some machines with AMX every oneDNN kernel that uses it (int8 and bfloat16 in OpenVINO, bfloat16 in torch) dies of
+On some machines with AMX every oneDNN kernel that uses it (int8 and bfloat16 in OpenVINO, bfloat16 in torch) dies with
 SIGILL, which Python cannot catch. A probe runs once per machine, library version and precision; its outcome is cached
 in the folder ``LOGPOLAR_CACHE``, or ``logpolar`` in the system's cache folder.
 """
