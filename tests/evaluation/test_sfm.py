@@ -18,11 +18,11 @@ from logpolar.evaluation.options import SfmTestOptions
 from logpolar.evaluation.posed_scenes import PosedScene, read_scene
 from logpolar.evaluation.sfm import (
     MethodExtractor,
-    SceneScore,
     by_colmap,
     by_method,
     camera_errors,
     choose_photos,
+    mean_of_repeats,
     measure_structure,
     read_poses,
     score_structure,
@@ -101,16 +101,16 @@ class TestScores:
     def test_means_and_sums(self, measured, photos):
         output, whole = measured["colmap"]
         none = score_structure(photos[0], output / DATABASE, output, None)
-        scene = SceneScore([whole, none])
+        scene = mean_of_repeats([whole, none])
         plain, own = scene.to_dict(), whole.to_dict()
         assert (plain["registered"], plain["registered_least"], plain["registered_most"]) == (3, 0, 6)
         assert (plain["images"], plain["right"], plain["points"]) == (6, 3, whole.points / 2)
         assert plain["rotation_median"] == own["rotation_median"]  # of those that have one
         assert plain["repeats"] == [own, none.to_dict()]
-        both = sum_up([scene, SceneScore([none])])
+        both = sum_up([scene, mean_of_repeats([none])])
         assert (both["images"], both["registered"], both["registered_most"], both["right"]) == (12, 3, 6, 3)
         assert both["position_median"] == own["position_median"]
-        assert sum_up([SceneScore([none])])["position_median"] is None
+        assert sum_up([mean_of_repeats([none])])["position_median"] is None
 
     def test_repeats(self, photos, measured, tmp_path, monkeypatch):
         """From the same matches with seeds that follow; a second call finds them again."""

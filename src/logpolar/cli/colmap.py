@@ -62,7 +62,7 @@ def export(
     if (images is None) == (cameras is None):
         raise LogpolarError("give either the photos (--images) or a database with cameras (--cameras)")
     overwrite, options = settings.pop("overwrite"), make_settings(ExportOptions, settings)
-    _tell(output, export_database(features, matches, output, images, cameras, options, overwrite, progress=True))
+    _print(output, export_database(features, matches, output, images, cameras, options, overwrite, progress=True))
 
 
 @colmap.command(
@@ -94,10 +94,10 @@ def redescribe(database: Path, photos: Path, output: Path, pairs: Path | None, r
         report = redescribe_database(
             database, photos, output, opener, options, MatchingOptions(ratio), pairs, jobs, overwrite, progress=True
         )
-    _tell(output, report)
+    _print(output, report)
 
 
-def _tell(output: Path, report: DatabaseReport) -> None:
+def _print(output: Path, report: DatabaseReport) -> None:
     if report.columns == 2:
         click.echo("keypoints have no scale and orientation: described at 4 px, upright; only positions are stored")
     if report.descriptor_bytes < 512:

@@ -58,7 +58,7 @@ def colmap(workspaces: tuple[Path, ...], output: Path, jobs: int, overwrite: boo
     for workspace, target in _targets(workspaces, output):
         try:
             with _folder_for(target, output), continuing(target):
-                left_out += _tell(target, build_scene(workspace, target, options, jobs, overwrite, progress=True))
+                left_out += _print(target, build_scene(workspace, target, options, jobs, overwrite, progress=True))
         except LogpolarError as error:
             if len(workspaces) == 1:
                 raise
@@ -95,7 +95,7 @@ def _targets(workspaces: tuple[Path, ...], output: Path) -> list[tuple[Path, Pat
     return list(zip(workspaces, files, strict=True))
 
 
-def _tell(target: Path, report: BuildReport) -> int:
+def _print(target: Path, report: BuildReport) -> int:
     """Print the result and return the number of images left out."""
     from logpolar.datasets.files import CorrespondenceFile
 
@@ -107,13 +107,13 @@ def _tell(target: Path, report: BuildReport) -> int:
     done = "was already complete: " if report.was_complete else ""
     click.echo(f"{target}: {done}{counts['images']} images, {pairs}, {size:.1f} MB{left_out}")
     with CorrespondenceFile(target) as file:
-        tell_rejects(file)
+        print_rejects(file)
     if counts["correspondences"] == 0:
         raise LogpolarError(f"{target}: no correspondences found; the rejects above say why")
     return len(report.left_out)
 
 
-def tell_rejects(file: CorrespondenceFile) -> None:
+def print_rejects(file: CorrespondenceFile) -> None:
     """Print rejects by cause."""
     click.echo("rejected, by cause:")
     rejects = {"image pairs": file.summary.get("image_pairs_rejected", {}), "keypoints": file.rejects()}
@@ -145,5 +145,5 @@ def homographies(photos: tuple[str, ...], output: Path, jobs: int, overwrite: bo
         raise LogpolarError(f"{output}: correspondence files end in {' or '.join(FILE_ENDINGS)}")
     with continuing(output):
         report = build_photos(find_images(photos), output, options, jobs, overwrite, progress=True)
-    if _tell(output, report):
+    if _print(output, report):
         sys.exit(1)

@@ -34,12 +34,12 @@ def reconstruct(photos: tuple[str, ...], workspace: Path, overwrite: bool, **set
     options = make_settings(DenseOptions, settings)
     with continuing(workspace):
         report = reconstruct_dense(photos, workspace, options, overwrite, progress=True, say=click.echo)
-    _tell(workspace, report)
+    _print(workspace, report)
     if report.left_out:
         sys.exit(1)
 
 
-def _tell(workspace: Path, report: DenseReport) -> None:
+def _print(workspace: Path, report: DenseReport) -> None:
     for reason in report.left_out.values():
         click.echo(f"logpolar: left out: {reason}", err=True)
     if report.left_out:

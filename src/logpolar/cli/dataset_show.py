@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from logpolar.cli.dataset import tell_rejects
+from logpolar.cli.dataset import print_rejects
 
 if TYPE_CHECKING:
     from logpolar.datasets.files import CorrespondenceFile
@@ -49,7 +49,7 @@ def _print(file: CorrespondenceFile, statistics: Statistics) -> None:
         click.echo(f"  pairs of {split:19}{len(file.pairs(split)):>10}")
     quantiles = ", ".join(f"{100 * q:g} %: {value:.2f}x" for q, value in statistics.quantiles().items())
     click.echo(f"scale mismatch: {quantiles or 'none'}; above 2x: {100 * statistics.fraction_above(2):.2f} %")
-    tell_rejects(file)
+    print_rejects(file)
     for reason in file.summary.get("left_out", {}).values():
         click.echo(f"  left out: {reason}")
 

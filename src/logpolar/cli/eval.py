@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from logpolar.cli.options import ENGINE, Command, Number, continuing, engine_options, jobs_option
+from logpolar.cli.options import ENGINE, Command, WordOrFraction, continuing, engine_options, jobs_option, with_options
 from logpolar.cli.settings import make_settings, settings_options
 from logpolar.evaluation.options import (
     AmosOptions,
@@ -20,16 +20,6 @@ from logpolar.evaluation.options import (
     RunOptions,
     SfmTestOptions,
 )
-
-
-class FixedSize(click.ParamType):  # type: ignore[type-arg] # generic in the newest click only
-    """``median`` or a fraction of the image's longer side."""
-
-    name = "median|0..1"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | float:
-        return value if value == "median" else Number(0, 1, min_open=True).convert(value, param, ctx)
-
 
 _PATH = click.Path(path_type=Path)
 _FOLDER = click.argument("folder", type=_PATH)
@@ -56,7 +46,7 @@ _RUN = (
 
 _FIXED_SIZE = click.option(
     "--fixed-size",
-    type=FixedSize(),
+    type=WordOrFraction("median", min_open=True),
     help="Ignore detected scales: all keypoints of an image get their median size, or a fraction of its longer side.",
 )
 
@@ -71,14 +61,7 @@ _DETECTOR = click.option(
 
 def _protocol(kind: type[Any], *more: Callable[[Any], Any]) -> Callable[[Command], Command]:
     """The options of a protocol and of every run."""
-    options: list[Callable[[Any], Any]] = [*_RUN, engine_options, *more, settings_options(kind)]
-
-    def decorate(command: Command) -> Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
+    return lambda command: with_options(command, [*_RUN, engine_options, *more, settings_options(kind)])
 
 
 def _evaluate(protocol: str, kind: type[Any], values: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -41,24 +41,19 @@ class Number(click.FloatRange):
         return "" if self.min is self.max is None else super()._describe_range()
 
 
-class InnerRadius(click.ParamType):  # type: ignore[type-arg] # generic in the newest click only
-    """``covariant``, ``paper`` or a number from 0 to 1."""
+class WordOrFraction(click.ParamType):  # type: ignore[type-arg] # generic in the newest click only
+    """One of some words, or a number from 0 to 1."""
 
-    name = "covariant|paper|0..1"
+    def __init__(self, *words: str, min_open: bool = False) -> None:
+        self.name, self._words, self._number = "|".join((*words, "0..1")), words, Number(0, 1, min_open=min_open)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | float:
-        return value if value in ("covariant", "paper") else Number(0, 1).convert(value, param, ctx)
+        return value if value in self._words else self._number.convert(value, param, ctx)
 
 
-inner_radius_option = click.option(
-    "--inner-radius",
-    type=InnerRadius(),
-    default=0.5,
-    show_default=True,
-    help="Innermost log-polar radius: tied to the keypoint (covariant), 1 px (paper), or between.",
+model_option = click.option(
+    "--model", "-m", default=DEFAULT_MODEL, show_default=True, help="Shipped model or model file."
 )
-
-_MODEL = click.option("--model", "-m", default=DEFAULT_MODEL, show_default=True, help="Shipped model or model file.")
 
 _MAX_KEYPOINTS = click.option(
     "--max-keypoints",
@@ -68,7 +63,7 @@ _MAX_KEYPOINTS = click.option(
     help="Keep the strongest keypoints of each image.",
 )
 
-_MAX_SIZE = click.option(
+max_size_option = click.option(
     "--max-size",
     type=click.IntRange(min=0),
     default=DEFAULT_MAX_SIZE,
@@ -153,21 +148,26 @@ def continuing(output: Path) -> Iterator[None]:
         sys.exit(130)
 
 
-def engine_options(command: Command) -> Command:
-    """--device, --precision, --runtime, --threads, as the parameters ``ENGINE``."""
-    for option in reversed(_ENGINE):
+def with_options(command: Command, options: Sequence[Callable[[Any], Any]]) -> Command:
+    """The command with options in this order."""
+    for option in reversed(options):
         command = option(command)
     return command
 
 
+def engine_options(command: Command) -> Command:
+    """--device, --precision, --runtime, --threads, as the parameters ``ENGINE``."""
+    return with_options(command, _ENGINE)
+
+
 def extraction_options(command: Command) -> Command:
     """--model, --max-keypoints, --max-size and ``engine_options``; see ``take_extraction``."""
-    return _MODEL(_MAX_KEYPOINTS(_MAX_SIZE(engine_options(command))))
+    return model_option(_MAX_KEYPOINTS(max_size_option(engine_options(command))))
 
 
 def description_options(command: Command) -> Command:
     """``extraction_options`` without --max-keypoints, for given keypoints."""
-    return _MODEL(_MAX_SIZE(engine_options(command)))
+    return model_option(max_size_option(engine_options(command)))
 
 
 def take_extraction(values: dict[str, Any]) -> dict[str, Any]:

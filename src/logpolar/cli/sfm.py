@@ -55,12 +55,12 @@ def sfm(
             photos, output, opener, options, MatchingOptions(ratio), pairs, jobs, overwrite, True, click.echo
         )
     write_picture(output / SUMMARY, draw_summary(photos, output, report))
-    _tell(output, report)
+    _print(output, report)
     if report.left_out:
         sys.exit(1)
 
 
-def _tell(output: Path, report: SfmReport) -> None:
+def _print(output: Path, report: SfmReport) -> None:
     for reason in report.left_out.values():
         click.echo(f"logpolar: left out: {reason}", err=True)
     readable = report.photos - len(report.left_out)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from logpolar.cli.options import Command
+from logpolar.cli.options import Command, with_options
 
 if TYPE_CHECKING:
     from logpolar.training.options import TrainingConfig
@@ -31,9 +31,7 @@ _OPTIONS = (
 
 
 def _config_options(command: Command) -> Command:
-    for decorate in reversed(_OPTIONS):
-        command = decorate(command)
-    return command
+    return with_options(command, _OPTIONS)
 
 
 def _read_config(config: Path, changes: tuple[str, ...], device: str | None, precision: str | None) -> TrainingConfig:

@@ -4,8 +4,8 @@ Layout of the folder, as published:
     - ``Train/<view>/*``: images of each view; only light, weather and season change.
     - ``train_patches.pt``: a list of tensors, of which the second is LAFs (N, 2, 3) = [A | xy] in pixels of the images,
       and the third the number of each LAF's view (N, 1), or (N,), among the sorted names of views.
-    - ``images_in_views.npy``: a dictionary from a view to the names of its images, in the order that draws rest on. It
-      is a separate download; without it the folders are listed, which draws other pairs.
+    - ``images_in_views.npy``: a dictionary from a view to the names of its images, in the order that draws depend on.
+      It is a separate download; without it the folders are listed, which draws other pairs.
 
 For each LAF two images of its view are drawn, with the same keypoint in both: at xy, upright, ``size`` =
 sqrt(det A + 1e-10). A LAF's scale is about the half-width of a patch, 16 px and more, not the diameter of a SIFT
@@ -32,7 +32,7 @@ from logpolar.evaluation.descriptors.registry import Method, takes_lambda
 from logpolar.evaluation.metrics import cumulative, pooled_ranks, rank1
 from logpolar.evaluation.options import AmosOptions, RunOptions
 from logpolar.evaluation.protocol import Protocol, Results, bar, decimal, read_numbers
-from logpolar.images import IMAGE_SUFFIXES, read_gray, read_image, to_bytes
+from logpolar.images import images_in, read_gray, read_image, to_bytes
 from logpolar.keypoints import Keypoints
 from logpolar.storage.safe_npy import read_object
 from logpolar.types import FloatArray
@@ -257,7 +257,7 @@ def _list_images(folder: Path, views: list[str], used: list[str]) -> tuple[dict[
             raise LogpolarError(f"{lists}: no list of images of the view '{unknown[0]}'")
         images = {view: [train / view / name for name in names[view]] for view in used}
     else:
-        images = {view: _images_in(train / view) for view in used}
+        images = {view: images_in(train / view) for view in used}
     for view, paths in images.items():
         if len(set(paths)) < 2:
             raise LogpolarError(f"{train / view}: {len(set(paths))} image(s) in this view; pairs need two")
@@ -269,10 +269,6 @@ def _list_images(folder: Path, views: list[str], used: list[str]) -> tuple[dict[
                 f"{absent[0]}: no such image, though listed in {_LISTS} ({len(absent)} such in the view)"
             )
     return images, _LISTS if lists.exists() else f"folders, sorted ({_LISTS} is missing)"
-
-
-def _images_in(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES)
 
 
 def _read_lists(path: Path) -> dict[str, list[str]]:

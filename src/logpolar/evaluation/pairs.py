@@ -16,6 +16,7 @@ from logpolar.evaluation.metrics import ranks, threshold95
 from logpolar.geometry.radius_search import close_pairs
 from logpolar.keypoints import Keypoints
 from logpolar.models.describers import Describer
+from logpolar.storage.documents import rounded
 from logpolar.types import FloatArray
 
 Resize = Callable[[tuple[int, int], Keypoints], Keypoints]
@@ -40,7 +41,7 @@ class Score:
 
     def to_dict(self) -> dict[str, float | None]:
         """Plain values for a card; NaN, which JSON lacks, becomes None."""
-        return {name: None if math.isnan(value) else round(value, 5) for name, value in asdict(self).items()}
+        return {name: rounded(value) for name, value in asdict(self).items()}
 
     def in_words(self) -> str:
         differ = f"where scales differ > 2x {self.rank1_scales_differ_2x:.3f} (N = {self.scales_differ_2x})"

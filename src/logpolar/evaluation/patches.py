@@ -109,10 +109,7 @@ class Patches(FileProtocol):
     """FPR95 and rank-1 by scene, and FPR95 by scale mismatch and orientation error."""
 
     name = "patches"
-
-    def __init__(self, run: RunOptions, files: Sequence[Path], options: PatchesOptions) -> None:
-        super().__init__(run, files, options)
-        self._resamples = options.resamples
+    _options: PatchesOptions
 
     def prepare(self) -> None:
         super().prepare()
@@ -121,9 +118,8 @@ class Patches(FileProtocol):
 
     def score(self, method: Method) -> dict[str, SceneResult]:
         """Results by scene, and their mean."""
-        scenes = {
-            scene: score_scene(pairs, self._resamples, self._options.seed) for scene, pairs in self.described(method)
-        }
+        resamples, seed = self._options.resamples, self._options.seed
+        scenes = {scene: score_scene(pairs, resamples, seed) for scene, pairs in self.described(method)}
         return {**scenes, "mean": mean_result(list(scenes.values()))}
 
     def report(self, results: Results, scores: Mapping[str, dict[str, SceneResult]]) -> None:

@@ -164,7 +164,7 @@ def prepare_scene(
     """Draw pairs and, with ``multi_view``, bags; read the images in them and detect keypoints, SIFT's by default."""
     check_estimator(options.estimator)
     if multi_view:
-        if scene.altered:
+        if scene.transformed:
             raise LogpolarError(f"{scene.name}: has downscaled or rotated copies of images; use --no-multi-view")
         import_pycolmap("multi-view evaluation")
     pairs = draw_pairs(scene, options.pairs, options.seed)

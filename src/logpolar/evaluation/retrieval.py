@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 
 from logpolar.evaluation.descriptors.registry import Method
 from logpolar.evaluation.metrics import Ranks, cumulative, ranks
-from logpolar.evaluation.options import RetrievalOptions, RunOptions
+from logpolar.evaluation.options import RetrievalOptions
 from logpolar.evaluation.pairs import DescribedImages, unit_distances
 from logpolar.evaluation.patches import FileProtocol
 from logpolar.evaluation.protocol import Results, decimal
@@ -41,16 +40,13 @@ class Retrieval(FileProtocol):
 
     name = "retrieval"
     columns = ("rank-1", *(f"rank ≤ {place}" for place in SHOWN[1:]), "N (pairs)", "distractors, mean")
-
-    def __init__(self, run: RunOptions, files: Sequence[Path], options: RetrievalOptions) -> None:
-        super().__init__(run, files, options)
-        self._pools = options
+    _options: RetrievalOptions
 
     def score(self, method: Method) -> dict[str, RetrievalResult]:
-        return {scene: retrieve(pairs.images(), self._pools) for scene, pairs in self.described(method)}
+        return {scene: retrieve(pairs.images(), self._options) for scene, pairs in self.described(method)}
 
     def report(self, results: Results, scores: Mapping[str, dict[str, RetrievalResult]]) -> None:
-        largest = self._pools.matches + self._pools.distractors
+        largest = self._options.matches + self._options.distractors
         places = np.unique(np.geomspace(1, largest, 200).astype(int)).tolist()
         curves = {name: mean_fractions(list(scenes.values()), places) for name, scenes in scores.items()}
         for name, scenes in scores.items():

@@ -108,7 +108,7 @@ class Keypoints:
         return cls(
             points,
             filled(size, DEFAULT_SIZE),
-            normalize_degrees(filled(angle, DEFAULT_ANGLE)),
+            normalise_degrees(filled(angle, DEFAULT_ANGLE)),
             filled(response, 1.0),
         )
 
@@ -219,7 +219,7 @@ def frame_circle(frames: Any, xp: Any) -> tuple[Any, Any]:
     return xp.sqrt(xp.abs(a11 * a22 - a12 * a21)), xp.rad2deg(xp.arctan2(a21, a11))
 
 
-def normalize_degrees(angle: FloatArray) -> FloatArray:
+def normalise_degrees(angle: FloatArray) -> FloatArray:
     """Angles in [0, 360)."""
     wrapped = np.remainder(angle, np.float32(360))
     # A tiny negative angle rounds up to exactly 360 in float32.

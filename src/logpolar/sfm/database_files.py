@@ -111,7 +111,7 @@ def _check(database: sqlite3.Connection, path: Path) -> None:
 
 
 @contextlib.contextmanager
-def written_whole(output: Path, overwrite: bool = False) -> Iterator[Path]:
+def written_atomically(output: Path, overwrite: bool = False) -> Iterator[Path]:
     """A temporary path to write a database to; it replaces ``output`` on success and is removed otherwise.
 
     With ``overwrite`` an existing COLMAP database, and nothing else, may be replaced.

@@ -263,18 +263,16 @@ def _check_photos(images: dict[str, Path], progress: bool) -> tuple[dict[str, st
     """Reasons to leave photos out, and sizes of the others; COLMAP would accept a truncated JPEG."""
     from tqdm import tqdm
 
-    from logpolar.images import read_image
+    from logpolar.images import read_image, unnamed_images
 
-    left_out, sizes = {}, {}
+    left_out, sizes = unnamed_images(images), {}
     for name, path in tqdm(images.items(), "photos", leave=False, disable=None if progress else True):
         try:
             height, width = read_image(path).shape[:2]
-            name.encode()
-            sizes[name] = f"{width} x {height}"
         except ImageError as error:
             left_out[name] = str(error)
-        except UnicodeEncodeError:
-            left_out[name] = f"{name!a}: the file's name cannot be written in UTF-8"
+        if name not in left_out:
+            sizes[name] = f"{width} x {height}"
     return left_out, sizes
 
 
@@ -342,10 +340,10 @@ def _undistort(job: _Job) -> dict[str, Any]:
 
 
 def _make_depth(job: _Job) -> dict[str, Any]:
-    from logpolar.sfm.depth_maps import is_whole
+    from logpolar.sfm.depth_maps import is_complete
 
     for path in (job.workspace / "stereo").rglob("*.bin"):
-        if not is_whole(path):  # COLMAP would take the partial file of a killed run for finished
+        if not is_complete(path):  # COLMAP would take the partial file of a killed run for finished
             path.unlink()
     options = job.pycolmap.PatchMatchOptions()
     options.geom_consistency = True

@@ -24,7 +24,7 @@ def depth_size(path: Path) -> tuple[int, int]:
     return _read_header(path, channels=1)[:2]
 
 
-def is_whole(path: Path) -> bool:
+def is_complete(path: Path) -> bool:
     """Whether the length of a depth map, or of a normal map with its three channels, agrees with its header."""
     try:
         _read_header(path)

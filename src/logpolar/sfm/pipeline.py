@@ -94,7 +94,7 @@ def reconstruct(
         say("database and model are up to date")
         return before
     say("database and verification")
-    claim_folder(output, anew=True)
+    claim_folder(output, reset=True)
     export = ExportOptions(options.camera_mode, seed=options.seed)
     files = output / FEATURES, output / MATCHES, output / DATABASE
     written = export_database(*files, photos, options=export, overwrite=True, progress=progress, pairs=chosen)

@@ -64,7 +64,14 @@ def redescribe_database(
     from logpolar.matching.files import MatchFile, match_pairs
     from logpolar.matching.nearest import MatchingOptions
     from logpolar.sfm.database import Database
-    from logpolar.sfm.database_files import copy_database, digest_rows, is_marked, mark, read_content, written_whole
+    from logpolar.sfm.database_files import (
+        copy_database,
+        digest_rows,
+        is_marked,
+        mark,
+        read_content,
+        written_atomically,
+    )
 
     source, output, options = Path(source), Path(output), options or RedescriptionOptions()
     if output.exists() and source.exists() and output.samefile(source):
@@ -75,7 +82,7 @@ def redescribe_database(
     settings = keypoints, asdict(options), matching or MatchingOptions(), given_pairs, open_extractor().settings
     made_of = digest_rows(source, _PAIRS, settings)
     if overwrite or not is_marked(output, made_of):
-        with written_whole(output, overwrite) as half:
+        with written_atomically(output, overwrite) as half:
             copy_database(source, half)
             with Database(half, source) as database:
                 names = _check_content(database, source)

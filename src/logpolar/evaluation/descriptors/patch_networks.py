@@ -20,6 +20,7 @@ import numpy as np
 
 from logpolar.errors import LogpolarError, MissingExtraError, in_one_line
 from logpolar.evaluation.descriptors.specs import Spec
+from logpolar.evaluation.descriptors.whole_features import unit_rows
 from logpolar.keypoints import Keypoints
 from logpolar.models.describers import Describer, PatchDescriber
 from logpolar.sampling import Cartesian
@@ -132,7 +133,7 @@ class _NetworkDescriber(Describer):
             raise self._spec.error(f"{file}: cannot run the network ({in_one_line(error)})") from error
         if not np.isfinite(raw).all():
             raise self._spec.error(f"{file}: the network gives values that are not finite")
-        return np.asarray(raw / np.maximum(np.linalg.norm(raw, axis=1, keepdims=True), 1e-12), np.float32)
+        return unit_rows(raw)
 
     def _try_out(self) -> int:
         """The length of descriptors. Batch normalisation left in training mode shows here: it mixes the patches."""

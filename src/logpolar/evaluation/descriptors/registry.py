@@ -59,7 +59,7 @@ _LABELS = {
 }
 
 _FEATURE_KINDS = {"opencv": "OpenCV", "kornia": "kornia"}
-"""Kinds of whole features, and who made them."""
+"""Libraries of whole features by kind."""
 
 
 @dataclass(frozen=True, eq=False)

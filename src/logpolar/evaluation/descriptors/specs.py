@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,13 +35,18 @@ class Spec:
         """One line with the spec."""
         return LogpolarError(f"{self.what} '{self.text}': {' '.join(message.split())}")
 
+    def check_known(self, known: Collection[str], but: str = "") -> None:
+        """Raise unless all given options are known; ``but`` is not checked."""
+        for key in self.given:
+            if key not in (*known, but):
+                words = f"known: {', '.join(known)}" if known else "it has none"
+                raise self.error(f"unknown option '{key}' ({words})")
+
     def options(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
         """The defaults, updated by the spec; an option without a default is unknown."""
+        self.check_known(defaults)
         chosen = dict(defaults)
         for key, value in self.given.items():
-            if key not in defaults:
-                known = f"known: {', '.join(defaults)}" if defaults else "it has none"
-                raise self.error(f"unknown option '{key}' ({known})")
             try:
                 chosen[key] = _READERS[key](value)
             except ValueError as error:
