@@ -87,8 +87,8 @@ class StructureFromMotion(Protocol):
                 folder = place / Path(cache_name("sfm", photos.scene.name, photos.identity())).stem
                 make_folder(folder)
                 write_photos(photos, folder / "photos")
-                output = folder / model
-                scores[photos.scene.name] = measure_structure(photos, folder / "photos", output, way, self._test)
+                repeats = measure_structure(photos, folder / "photos", folder / model, way, self._test)
+                scores[photos.scene.name] = mean_of_repeats(repeats)
         return ratio, scores
 
     @contextlib.contextmanager
@@ -258,7 +258,7 @@ def by_colmap(test: SfmTestOptions) -> Reconstruct:
 
 def measure_structure(
     photos: ScenePhotos, folder: Path, output: Path, reconstruct: Reconstruct, test: SfmTestOptions
-) -> dict[str, Any]:
+) -> list[StructureScore]:
     """Reconstruct the photos in ``folder`` into ``output``, with each seed of the test, and compare cameras."""
     ways: list[tuple[Path, Callable[[], SfmReport]]] = [(output, partial(reconstruct, folder, output))]
     for seed in range(test.seed + 1, test.seed + test.repeats):
@@ -269,7 +269,7 @@ def measure_structure(
         with contextlib.suppress(NoModelError):
             report = way()
         scores.append(score_structure(photos, output / DATABASE, place, report))
-    return mean_of_repeats(scores)
+    return scores
 
 
 # Scores

@@ -105,8 +105,8 @@ def _processor() -> str:
     """The processor's name and instruction sets."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
-    told = [next((line for line in lines if line.startswith(name)), "") for name in ("model name", "flags")]
-    return " ".join(told) if any(told) else f"{platform.machine()} {platform.processor()}"
+    found = [next((line for line in lines if line.startswith(name)), "") for name in ("model name", "flags")]
+    return " ".join(found) if any(found) else f"{platform.machine()} {platform.processor()}"
 
 
 def _openvino_is_loaded() -> bool:
