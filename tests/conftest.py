@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import warnings
 from importlib import resources
 
 import cv2
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from logpolar.images import to_gray
+from logpolar.models.runtimes.processor import CAP, has_amx, prepare_openvino
 from synthetic_world import standard_world, write_workspace
 
 # Set before torch is imported. Sums then have one order: runs are equal to the last bit. And the tensors of tests are
@@ -19,10 +21,19 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 
 @pytest.fixture(scope="session", autouse=True)
-def cache_folder(tmp_path_factory):
-    """What is learnt of the processor is kept for this run of tests only, in a folder that all its processes share."""
-    folder = tmp_path_factory.getbasetemp().parent / "cache"  # the parent is that of all of xdist's processes
+def safe_instruction_set(tmp_path_factory):
+    """The highest instruction set that oneDNN survives here, None for any; child processes inherit it.
+
+    It is set before any test loads OpenVINO, which keeps the one it finds. Probes are cached for this run of tests, in
+    a folder that all of its processes share.
+    """
+    folder = tmp_path_factory.getbasetemp().parent / "cache"
     os.environ.setdefault("LOGPOLAR_CACHE", str(folder))
+    if has_amx():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            prepare_openvino("int8")
+    return os.environ.get(CAP)
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ SOURCE, TESTS = ROOT / "src" / "logpolar", ROOT / "tests"
 
 SHARED = {
     "cli/options.py": "cli/test_cli_help.py",
+    "datasets/columns.py": "datasets/test_files.py",
     "errors.py": "cli/test_cli_help.py",
     "evaluation/descriptors/kornia_features.py": "evaluation/descriptors/test_whole_features.py",
     "evaluation/descriptors/opencv_features.py": "evaluation/descriptors/test_whole_features.py",

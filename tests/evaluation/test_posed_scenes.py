@@ -143,7 +143,7 @@ class TestChallenge:
             path.write_bytes(path.read_bytes()[:50])
         words = refused(challenge)
         assert "only 0 of 6 images" in words
-        assert "not a calibration" in words
+        assert "not an HDF5 file" in words
 
     def test_no_rotation(self, challenge):
         with h5py.File(challenge / "set_100" / "calibration" / "calibration_view0.h5", "a") as file:

@@ -1,6 +1,6 @@
 """Correspondence files: HDF5, one per scene, with random access by pair in constant time.
 
-Layout: four tables of columns of equal length, and the bytes of the images. ``writing.COLUMNS`` declares the columns;
+Layout: four tables of columns of equal length, and the bytes of the images. ``columns.COLUMNS`` declares the columns;
 their attribute ``about`` says what they hold.
 
     /                 attributes: format, version, settings (JSON), complete
@@ -19,10 +19,9 @@ unfinished file has ``complete = False``.
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -31,20 +30,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from logpolar.datasets.columns import COLUMNS, SPLITS
 from logpolar.datasets.correspondences import Correspondences, ImagePair
-from logpolar.errors import ImageError, StorageError
+from logpolar.errors import StorageError
 from logpolar.geometry.cameras import Camera, Matrix
 from logpolar.images import decode_gray, downscale, read_gray, to_bytes
 from logpolar.keypoints import Keypoints
+from logpolar.storage.arrays import Array, check, find, read
 from logpolar.storage.hdf5 import FileKind, Hdf5File
 from logpolar.types import FloatArray
 
 Bytes = NDArray[np.uint8]
 
-_DAMAGE = (KeyError, TypeError, ValueError, IndexError, AttributeError, OSError, RuntimeError, ImageError)
-"""Raised by h5py, numpy, json and OpenCV for missing, unreadable or ill-typed content."""
-
-SPLITS = ("train", "validation", "test")
+_DECLARED = {
+    **{name: column.declared for name, column in COLUMNS.items()},
+    "bytes": Array(("N",), "u"),
+    "summary": Array((), "T", None),
+}
 
 
 @dataclass(frozen=True)
@@ -68,57 +70,45 @@ class CorrespondenceFile(Hdf5File):
 
     def __init__(self, path: str | Path) -> None:
         super().__init__(path)
+        self._lengths: dict[str, dict[str, int]] = {}  # of each table
+        self._columns: dict[str, Any] = {}  # checked
         try:
             self._read_tables()
-        except StorageError:
+        except BaseException:
             self.close()
             raise
         self._image = lru_cache(maxsize=4)(self._read_image)  # a run of pairs of one image decodes it once
 
     def _read_tables(self) -> None:
         """Read the small tables: images and pairs."""
-        with self._checked("the list of images"):
+        with self._damage("the list of images"):
             self.complete = bool(self._file.attrs["complete"])
-            self.summary: dict[str, Any] = json.loads(self._file["summary"].asstr()[()])
-            names = self._file["images/name"].asstr()[()].tolist()
-            self._causes = [self._file[table]["rejects"].attrs["causes"].tolist() for table in ("images", "pairs")]
-        splits, sizes = self.column("images", "part").tolist(), self.column("images", "size").tolist()
+            self.summary = dict(json.loads(str(read(self._column("summary"), _DECLARED["summary"]))))
+            self._causes = [self._column(f"{table}/rejects").attrs["causes"].tolist() for table in ("images", "pairs")]
+        names, splits = self.column("images", "name").tolist(), self.column("images", "part").tolist()
+        sizes = self.column("images", "size").tolist()
         ranges = ("images/keypoints", "images/data", "images/depth", "pairs/correspondences")
         self._ranges = {name: self.column(*name.split("/")) for name in ranges}
         self._cameras: Matrix = self.column("images", "camera")
         self.pair_images: NDArray[np.int32] = self.column("pairs", "images")
-        with self._checked("the list of images"):
-            entries = zip(names, splits, sizes, strict=True)
-            self.images = [ImageEntry(name, SPLITS[split], (size[0], size[1])) for name, split, size in entries]
+        entries = zip(names, splits, sizes, strict=True)
+        self.images = [ImageEntry(name, SPLITS[split], (size[0], size[1])) for name, split, size in entries]
         self._check_tables()
 
     def _check_tables(self) -> None:
         """Raise unless ranges and indices are within the tables they refer to."""
-        images, pairs = len(self.images), len(self.pair_images)
         ends = {"images/keypoints": "keypoints/size", "images/data": "bytes", "images/depth": "bytes"}
         for name, target in {**ends, "pairs/correspondences": "correspondences/keypoints"}.items():
-            ranges, count = self._ranges[name], pairs if name.startswith("pairs") else images
-            with self._checked(target):
-                length = len(self._file[target])
-            possible = ranges.shape == (count, 2) and (np.diff(ranges, axis=1) >= 0).all()
-            if not possible or (count and not 0 <= ranges.min() <= ranges.max() <= length):
+            ranges = self._ranges[name]
+            with self._damage(target):
+                length = len(self._column(target))
+            if len(ranges) and not ((np.diff(ranges) >= 0).all() and 0 <= ranges.min() <= ranges.max() <= length):
                 raise self._damaged(name)
-        if self.pair_images.shape != (pairs, 2) or not ((self.pair_images >= 0) & (self.pair_images < images)).all():
+        if not ((self.pair_images >= 0) & (self.pair_images < len(self.images))).all():
             raise self._damaged("pairs/images")
-        if self._cameras.shape != (images, 3, 7):
-            raise self._damaged("images/camera")
-        if not isinstance(self.summary, dict):
-            raise self._damaged("summary")
 
     def _damaged(self, what: str) -> StorageError:
         return StorageError(f"{self.path}: this correspondence file is damaged ({what})")
-
-    @contextlib.contextmanager
-    def _checked(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except _DAMAGE as error:
-            raise self._damaged(what) from error
 
     def __len__(self) -> int:
         return len(self.pair_images)
@@ -184,8 +174,8 @@ class CorrespondenceFile(Hdf5File):
 
     def _read_file(self, image: int) -> Bytes:
         """Read an image that is not embedded."""
-        with self._checked("the paths of images"):
-            path = self.path.resolve().parent / self._file["images/path"].asstr()[image]
+        with self._damage("the paths of images"):
+            path = self.path.resolve().parent / str(self._read("images/path", slice(image, image + 1))[0])
         return to_bytes(downscale(read_gray(path), max(self.images[image].size)))
 
     def read_depth_picture(self, image: int) -> Bytes | None:
@@ -199,7 +189,7 @@ class CorrespondenceFile(Hdf5File):
         Causes of images count each keypoint once, those of pairs each keypoint of the first image.
         """
         columns = [self.column(table, "rejects") for table in ("images", "pairs")]
-        with self._checked("the rejects"):
+        with self._damage("the rejects"):
             totals = np.concatenate([column.sum(axis=0) for column in columns])
             return dict(zip([*self._causes[0], *self._causes[1]], totals.tolist(), strict=True))
 
@@ -222,20 +212,29 @@ class CorrespondenceFile(Hdf5File):
         start, end = self._ranges[range_name][number].tolist()
         return [self._read(f"{table}/{name}", slice(start, end)) for name in names]
 
+    def _column(self, name: str) -> Any:
+        """A column, open; checked on first use."""
+        if name not in self._columns:
+            column = find(self._file, name)
+            check(column, _DECLARED[name], self._lengths.setdefault(name.rpartition("/")[0], {}))
+            self._columns[name] = column
+        return self._columns[name]
+
     def _read(self, name: str, rows: slice) -> NDArray[Any]:
         """Rows of a column; those with a scale factor as float32."""
-        with self._checked(name):
-            column = self._file[name]
-            values = np.asarray(column[rows])
-            factor = column.attrs.get("scale_factor")
-            return values if factor is None else (values * float(factor)).astype(np.float32)
+        with self._damage(name):
+            column = self._column(name)
+            values, factor = read(column, _DECLARED[name], rows), float(column.attrs.get("scale_factor", 0))
+            if not 0 <= factor < 1:
+                raise ValueError(f"has the scale factor {factor}")
+            return (values * factor).astype(np.float32) if factor else values
 
     def _read_bytes(self, range_name: str, image: int) -> Bytes:
         start, end = self._ranges[range_name][image].tolist()
         return self._read("bytes", slice(start, end))
 
     def _decode(self, data: Bytes, image: int) -> Bytes:
-        with self._checked(f"the image '{self.images[image].name}'"):
+        with self._damage(f"the image '{self.images[image].name}'"):
             return decode_gray(data)
 
 

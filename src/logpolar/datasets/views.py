@@ -10,10 +10,11 @@ import cv2
 import numpy as np
 
 from logpolar.datasets.building import or_reason, sift
+from logpolar.datasets.columns import IMAGE_CAUSES
 from logpolar.datasets.depth import Planes, confirmed_inverse_depth, fit_planes, invert, nearest
 from logpolar.datasets.image_transforms import ImageTransform, transformed_name
 from logpolar.datasets.options import DepthRules, ImageRules, SceneOptions
-from logpolar.datasets.writing import IMAGE_CAUSES, ImageRecord
+from logpolar.datasets.writing import ImageRecord
 from logpolar.errors import ImageError
 from logpolar.geometry.cameras import Camera
 from logpolar.images import decode_gray, downscale, encode_gray, read_image, to_bytes, to_gray

@@ -8,19 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from logpolar.datasets.columns import COLUMNS, IMAGE_CAUSES, SPLITS, TEXT
 from logpolar.datasets.correspondences import PAIR_CAUSES, Correspondences
-from logpolar.datasets.files import SPLITS, CorrespondenceFile
+from logpolar.datasets.files import CorrespondenceFile
 from logpolar.geometry.cameras import Camera
 from logpolar.keypoints import Keypoints
 from logpolar.storage.hdf5 import Hdf5Writer
 from logpolar.types import FloatArray
-
-IMAGE_CAUSES = ("no depth", "other views disagree", "depth edge")
-"""Why a keypoint has no depth; the first that applies."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,64 +95,16 @@ class CorrespondenceWriter(Hdf5Writer):
 
 
 _MOST_UNITS = 2**31 - 1
-_TEXT = h5py.string_dtype()
 _CHUNK_ROWS = {"images": 256, "keypoints": 4096, "pairs": 256, "correspondences": 2048}
-
-
-@dataclass(frozen=True)
-class _Column:
-    """Type and shape of a row, what it holds, for readers without this library, and the unit it is a multiple of."""
-
-    kind: Any
-    shape: tuple[int, ...] = ()
-    about: str = ""
-    unit: float | None = None
-
-
-COLUMNS = {
-    "images/name": _Column(_TEXT),
-    "images/path": _Column(_TEXT, about="of an image that is not inside, relative to this file's folder"),
-    "images/part": _Column(np.uint8, about=", ".join(f"{number}: {split}" for number, split in enumerate(SPLITS))),
-    "images/size": _Column(np.int32, (2,), "width, height in pixels"),
-    "images/keypoints": _Column(np.int64, (2,), "first row and end in keypoints"),
-    "images/data": _Column(np.int64, (2,), "first byte and end in bytes: the encoded image"),
-    "images/depth": _Column(
-        np.int64,
-        (2,),
-        "first byte and end in bytes: a picture of the depth; 0: unknown, otherwise nearer is brighter",
-    ),
-    "images/rejects": _Column(np.int32, (len(IMAGE_CAUSES),)),
-    "images/camera": _Column(
-        np.float64, (3, 7), "[matrix | rotation | translation], X camera = rotation X + translation; NaN: not known"
-    ),
-    "keypoints/xy": _Column(np.int32, (2,), "pixels; the centre of the top-left pixel is (0, 0)", 0.01),
-    "keypoints/size": _Column(np.int32, (), "diameter in pixels, 2 sigma", 0.01),
-    "keypoints/angle": _Column(np.int32, (), "degrees, clockwise on the screen, from the x axis", 0.01),
-    "keypoints/response": _Column(np.int32, unit=0.0001),
-    "keypoints/depth": _Column(np.float32, (), "along the camera's axis, in units of the reconstruction; NaN: unknown"),
-    "pairs/images": _Column(np.int32, (2,), "rows of the first and the second image"),
-    "pairs/correspondences": _Column(np.int64, (2,), "first row and end in correspondences"),
-    "pairs/rejects": _Column(np.int32, (len(PAIR_CAUSES),)),
-    "correspondences/keypoints": _Column(
-        np.int32, (2,), "of the first and of the second image, counted from the image's first keypoint"
-    ),
-    "correspondences/warp": _Column(np.int32, (2, 2), "d (second x, y) / d (first x, y)", 0.001),
-    "correspondences/log_scale_ratio": _Column(
-        np.int32, (), "ln(size in the second image / size that the warp predicts there)", 0.001
-    ),
-    "correspondences/angle_residual": _Column(
-        np.int32, (), "degrees: angle in the second image less the angle that the warp predicts", 0.01
-    ),
-}
 
 
 def _create_tables(file: Any) -> None:
     file.attrs["complete"] = False
-    file.create_dataset("summary", data="{}", dtype=_TEXT)
+    file.create_dataset("summary", data="{}", dtype=TEXT)
     file.create_dataset("bytes", (0,), np.uint8, maxshape=(None,), chunks=(1 << 16,), fletcher32=True)
     for name, column in COLUMNS.items():
         rows, shape = _CHUNK_ROWS[name.split("/")[0]], column.shape
-        checked = {} if column.kind is _TEXT else {"compression": "gzip", "shuffle": True, "fletcher32": True}
+        checked = {} if column.kind is TEXT else {"compression": "gzip", "shuffle": True, "fletcher32": True}
         made = file.create_dataset(
             name, (0, *shape), column.kind, chunks=(rows, *shape), maxshape=(None, *shape), **checked
         )

@@ -32,13 +32,14 @@ from logpolar.errors import LogpolarError, StorageError, in_words
 from logpolar.images import to_gray
 from logpolar.keypoints import Keypoints
 from logpolar.models.describers import Describer
+from logpolar.storage.arrays import Array, check, find, read
 from logpolar.storage.hdf5 import FileKind, Hdf5File, Hdf5Writer
 from logpolar.types import FloatArray
 
 if TYPE_CHECKING:
     from logpolar.evaluation.descriptors.registry import Method
 
-_DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OSError, RuntimeError)
+_DESCRIPTORS = Array(("N", "D"), "f", bounds=None)
 
 
 class CacheFile(Hdf5File):
@@ -48,18 +49,15 @@ class CacheFile(Hdf5File):
 
     def names(self) -> set[str]:
         """The encoded names of images in the file."""
-        return set(self._file["images"]) if "images" in self._file else set()
+        with self._damage("images"):
+            return set(find(self._file, "images") or ())
 
     def read(self, name: str) -> tuple[str, FloatArray]:
         """The digest and the descriptors (N, D) of an image."""
-        try:
-            stored = self._file["images"][name]
-            digest, count, descriptors = str(stored.attrs["digest"]), int(stored.attrs["keypoints"]), stored[()]
-            if descriptors.ndim != 2 or len(descriptors) != count:
-                raise ValueError(f"{count} keypoints have descriptors of shape {descriptors.shape}")
-        except _DAMAGE as error:
-            raise StorageError(f"{self.path}: damaged descriptor cache ({name}); delete it") from error
-        return digest, np.asarray(descriptors, np.float32)
+        with self._damage(f"images/{name}"):
+            stored = find(self._file, f"images/{name}")
+            check(stored, _DESCRIPTORS, {"N": int(stored.attrs["keypoints"])})
+            return str(stored.attrs["digest"]), np.asarray(read(stored, _DESCRIPTORS), np.float32)
 
 
 class _CacheWriter(Hdf5Writer):

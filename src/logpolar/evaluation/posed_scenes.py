@@ -25,7 +25,6 @@ from functools import partial
 from itertools import combinations
 from pathlib import Path
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
@@ -34,6 +33,7 @@ from logpolar.datasets.visibility import shared_points
 from logpolar.errors import LogpolarError, LogpolarWarning, StorageError, in_words
 from logpolar.geometry.cameras import Camera, Matrix
 from logpolar.images import images_in, read_gray, read_image, to_bytes
+from logpolar.storage.arrays import opened, read_numbers
 
 Gray = NDArray[np.uint8]
 
@@ -186,14 +186,11 @@ def _read_calibration(path: Path) -> Matrix:
     """(3, 7): K, R and T side by side, K in the library's pixels."""
     if not path.is_file():
         raise StorageError(f"{path}: the calibration of an image is missing")
-    try:
-        with h5py.File(path, "r") as file:
-            values = [np.asarray(file[name][()], np.float64) for name in ("K", "R", "T")]
-        table = np.concatenate([each.reshape(3, -1) for each in values], axis=1)
-        if table.shape != (3, 7):
-            raise ValueError(f"shape {table.shape}")
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
-        raise StorageError(f"{path}: not a calibration with K (3 x 3), R (3 x 3) and T (3)") from error
+    with opened(path, "calibration") as file:
+        values = [read_numbers(file, path, "calibration", name) for name in ("K", "R", "T")]
+        table = np.concatenate([each.reshape(3, -1) for each in values], axis=1, dtype=np.float64)
+    if table.shape != (3, 7):
+        raise StorageError(f"{path}: not a calibration with K (3 x 3), R (3 x 3) and T (3)")
     focal, product = table[[0, 1], [0, 1]], table[:, 3:6] @ table[:, 3:6].T
     if not (np.isfinite(table).all() and (focal > 0).all() and np.allclose(product, np.eye(3), atol=1e-4)):
         raise StorageError(f"{path}: K, R or T is not finite, K has no focal length, or R is not a rotation")

@@ -21,11 +21,31 @@ from typing import Any
 
 import h5py
 import numpy as np
+from numpy.typing import NDArray
 
 from logpolar.errors import StorageError
 from logpolar.features.features import Features
-from logpolar.keypoints import Keypoints
+from logpolar.keypoints import MAX_SIZE, Keypoints
+from logpolar.storage.arrays import Array, find
 from logpolar.storage.hdf5 import FileKind, Hdf5File, Hdf5Writer
+
+HLOC_SCHEMA = {
+    "keypoints": Array(("N", 2)),
+    "descriptors": Array(("D", "N"), bounds=(-1e6, 1e6)),
+    "scores": Array(("N",), bounds=None, optional=True),
+    "scales": Array(("N",), bounds=(0, MAX_SIZE), optional=True),
+    "oris": Array(("N",), optional=True),
+    "image_size": Array((2,), bounds=(1, 2**31 - 1)),
+}
+"""The arrays of an image in a file of hloc."""
+
+SCHEMA = {
+    **{key: HLOC_SCHEMA[key] for key in ("keypoints", "descriptors", "image_size")},
+    "scores": Array(("N",), bounds=None),
+    "sizes": Array(("N",), bounds=(0, MAX_SIZE)),
+    "angles": Array(("N",)),
+}
+"""The arrays of an image in a file of ours."""
 
 
 class FeatureFile(Hdf5File):
@@ -37,28 +57,43 @@ class FeatureFile(Hdf5File):
 
     kind = FileKind("logpolar-features", 1, "feature file")
 
+    schema = SCHEMA
+
+    def __init__(self, path: str | Path) -> None:
+        self._lengths: dict[str, int] = {}  # D, once known: all images share it
+        super().__init__(path)
+
     def names(self) -> list[str]:
         """The images in the file, sorted."""
-        return image_names(self._file)
+        with self._damage("the list of images"):
+            return image_names(self._file)
 
     def read(self, name: str) -> Features:
-        group = self._group(name)
-        keypoints = Keypoints(*(group[key][()] for key in ("keypoints", "sizes", "angles", "scores")))
-        return Features(keypoints, np.ascontiguousarray(group["descriptors"][()].T), self.image_size(name))
+        found = self._read_image(name, *self.schema)
+        width, height = found["image_size"].tolist()
+        descriptors = np.ascontiguousarray(found["descriptors"].T, np.float32)
+        return Features(self._keypoints(found), descriptors, (int(width), int(height)))
+
+    def _keypoints(self, found: Mapping[str, NDArray[Any]]) -> Keypoints:
+        return Keypoints(*(found[key] for key in ("keypoints", "sizes", "angles", "scores")))
 
     def count(self, name: str) -> int:
         """How many keypoints an image has."""
-        return len(self._group(name)["keypoints"])
+        return len(self._read_image(name, "keypoints")["keypoints"])
 
     def image_size(self, name: str) -> tuple[int, int]:
         """An image's width and height."""
-        width, height = self._group(name)["image_size"][()].tolist()
+        width, height = self._read_image(name, "image_size")["image_size"].tolist()
         return int(width), int(height)
 
-    def _group(self, name: str) -> Any:
-        if f"{name}/keypoints" not in self._file:
-            raise StorageError(f"{self.path}: no image '{name}' in this file")
-        return self._file[name]
+    def _read_image(self, name: str, *keys: str) -> dict[str, NDArray[Any]]:
+        with self._damage(f"{name}/keypoints"):
+            if find(self._file, f"{name}/keypoints") is None:
+                raise StorageError(f"{self.path}: no image '{name}' in this file")
+        lengths = dict(self._lengths)
+        found = self._arrays(name, {key: self.schema[key] for key in keys}, lengths)
+        self._lengths = {"D": lengths["D"]} if "D" in lengths else {}
+        return found
 
 
 def image_names(file: Any) -> list[str]:

@@ -8,16 +8,17 @@ files, see ``logpolar.features.files``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
+from numpy.typing import NDArray
 
 from logpolar.errors import StorageError
-from logpolar.features.features import Features
-from logpolar.features.files import FeatureFile
+from logpolar.features.files import HLOC_SCHEMA, FeatureFile
 from logpolar.keypoints import Keypoints
+from logpolar.storage.arrays import find, has, opened
 
 
 class HlocFeatureFile(FeatureFile):
@@ -25,6 +26,8 @@ class HlocFeatureFile(FeatureFile):
 
     A missing scale or orientation is filled in as by ``Keypoints.from_points``; see ``missing``.
     """
+
+    schema = HLOC_SCHEMA
 
     def _read_settings(self) -> dict[str, Any]:
         self._names = super().names()
@@ -38,23 +41,13 @@ class HlocFeatureFile(FeatureFile):
     @property
     def missing(self) -> list[str]:
         """What the first image's keypoints lack: "size", "angle", both or nothing."""
-        group = self._file[self._names[0]]
-        return [ours for theirs, ours in (("scales", "size"), ("oris", "angle")) if theirs not in group]
+        with self._damage(name := self._names[0]):
+            group = find(self._file, name)
+            return [ours for theirs, ours in (("scales", "size"), ("oris", "angle")) if not has(group, theirs)]
 
-    def read(self, name: str) -> Features:
-        group = self._group(name)
-        for key in ("descriptors", "image_size"):
-            if key not in group:
-                raise StorageError(f"{self.path}: features of '{name}' have no {key}")
-        xy, descriptors = group["keypoints"][()], np.asarray(group["descriptors"][()], np.float32)
-        if xy.ndim != 2 or xy.shape[1] != 2 or descriptors.ndim != 2 or descriptors.shape[1] != len(xy):
-            shapes = f"keypoints {xy.shape} and descriptors {descriptors.shape}"
-            raise StorageError(f"{self.path}: {shapes} of '{name}' do not fit; hloc has (N, 2) and (D, N)")
-        scale, angle, score = (group[key][()] if key in group else None for key in ("scales", "oris", "scores"))
-        keypoints = Keypoints.from_points(
-            xy, None if scale is None else 2 * np.asarray(scale, np.float32), angle, score
-        )
-        return Features(keypoints, np.ascontiguousarray(descriptors.T), self.image_size(name))
+    def _keypoints(self, found: Mapping[str, NDArray[Any]]) -> Keypoints:
+        scale = 2 * np.asarray(found["scales"], np.float32) if "scales" in found else None
+        return Keypoints.from_points(found["keypoints"], scale, found.get("oris"), found.get("scores"))
 
 
 def open_features(path: str | Path) -> FeatureFile:
@@ -63,9 +56,6 @@ def open_features(path: str | Path) -> FeatureFile:
 
 
 def is_foreign(path: str | Path) -> bool:
-    """Whether an HDF5 file lacks our header. False for unreadable files: opening them raises an error."""
-    try:
-        with h5py.File(path, "r") as file:
-            return "format" not in file.attrs
-    except OSError:
-        return False
+    """Whether an HDF5 file lacks our header."""
+    with opened(Path(path)) as file:
+        return "format" not in file.attrs

@@ -29,6 +29,7 @@ from logpolar.features.files import FeatureFile, FeatureWriter, image_names
 from logpolar.features.hloc import is_foreign, open_features
 from logpolar.matching.nearest import Matches, MatchingOptions, match_descriptors
 from logpolar.matching.pairs import Pair, each_once
+from logpolar.storage.arrays import Array, find, has
 from logpolar.storage.hdf5 import FileKind, Hdf5File, Hdf5Writer, read_header
 
 _SECONDS = 2.0
@@ -36,6 +37,10 @@ _SECONDS = 2.0
 
 _KEPT_IMAGES = 64
 """Images whose features a process keeps in memory: pairs of one image follow each other."""
+
+
+SCHEMA = {"matches0": Array(("N",), "iu", (-1, 2**31 - 1)), "matching_scores0": Array(("N",), bounds=(-1e6, 1e6))}
+"""The arrays of a pair."""
 
 
 class MatchFile(Hdf5File):
@@ -55,11 +60,15 @@ class MatchFile(Hdf5File):
 
     def pairs(self) -> list[Pair]:
         """The pairs in the file, sorted."""
-        return sorted(self._pair(group) for group in _pair_groups(self._file))
+        with self._damage("the list of pairs"):
+            return sorted(self._pair(group) for group in _pair_groups(self._file))
 
     def _pair(self, group: Any) -> Pair:
         if "name0" in group.attrs:
-            return str(group.attrs["name0"]), str(group.attrs["name1"])
+            first, second = (group.attrs[key] for key in ("name0", "name1"))
+            if group.name != f"/{_group_name(first, second)}":
+                raise ValueError(f"{group.name} is named '{first}' and '{second}'")
+            return first, second
         _, *flat = group.name.split("/")  # hloc and logpolar 0.1 store no names
         for name in flat:
             if name not in self._names:
@@ -69,8 +78,14 @@ class MatchFile(Hdf5File):
     def read(self, first: str, second: str) -> Matches:
         """The matches of a pair, in either order."""
         for swapped, name in ((False, _group_name(first, second)), (True, _group_name(second, first))):
-            if f"{name}/matches0" in self._file:
-                matches = _read_matches(self._file[name])
+            with self._damage(name):
+                group = find(self._file, name)
+            if isinstance(group, h5py.Group):
+                found = self._arrays(name, SCHEMA, {})
+                partner, score = found["matches0"], found["matching_scores0"]
+                here = np.flatnonzero(partner >= 0)
+                indices = np.stack([here, partner[here]], axis=1).astype(np.int32)
+                matches = Matches(indices, (2 - 2 * score[here]).astype(np.float32))
                 return _swap(matches) if swapped else matches
         raise StorageError(f"{self.path}: no matches of '{first}' and '{second}' in this file")
 
@@ -245,18 +260,13 @@ def _write_pairs(file: Any, found: Mapping[Pair, tuple[int, Matches]]) -> None:
         group.attrs["name0"], group.attrs["name1"] = first, second
 
 
-def _read_matches(group: Any) -> Matches:
-    partner, score = group["matches0"][()], group["matching_scores0"][()]
-    here = np.flatnonzero(partner >= 0)
-    indices = np.stack([here, partner[here]], axis=1).astype(np.int32)
-    return Matches(indices, (2 - 2 * score[here]).astype(np.float32))
-
-
 def _pair_groups(file: Any) -> Iterator[Any]:
     """Groups, two deep, that hold matches."""
-    for one in file.values():
-        for group in one.values() if isinstance(one, h5py.Group) else ():
-            if isinstance(group, h5py.Group) and "matches0" in group:
+    for first in file:
+        one = find(file, first)
+        for second in one if isinstance(one, h5py.Group) else ():
+            group = find(one, second)
+            if isinstance(group, h5py.Group) and has(group, "matches0"):
                 yield group
 
 

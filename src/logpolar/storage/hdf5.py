@@ -8,14 +8,21 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
 
 import h5py
+import numpy as np
+from numpy.typing import NDArray
 
 from logpolar.errors import StorageError, in_words
+from logpolar.storage.arrays import Array, close, damage, open_file, opened, read_group
 from logpolar.storage.atomic_io import check_place, flush
+
+_MAX_DEPTH = 100
+"""Deepest nesting of settings: deeper ones overflow the stack."""
 
 Write: TypeAlias = Callable[[Any], None]
 OpenFile = TypeVar("OpenFile", bound="Hdf5File")
@@ -38,11 +45,12 @@ class Hdf5File:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._file = _open(self.path)
+        self._file = open_file(self.path)
         try:
-            self.settings = self._read_settings()
-        except StorageError:
-            self._file.close()
+            with self._damage("its structure"):
+                self.settings = self._read_settings()
+        except BaseException:
+            self.close()
             raise
 
     def __enter__(self: OpenFile) -> OpenFile:
@@ -54,7 +62,15 @@ class Hdf5File:
         self.close()
 
     def close(self) -> None:
-        self._file.close()
+        close(self._file)
+
+    def _damage(self, what: str) -> contextlib.AbstractContextManager[None]:
+        """Turns errors of reading ``what`` into a ``StorageError``."""
+        return damage(self.path, self.kind.words, what)
+
+    def _arrays(self, name: str, schema: Mapping[str, Array], lengths: dict[str, int]) -> dict[str, NDArray[Any]]:
+        """The declared arrays of a group; see ``read_group``."""
+        return read_group(self._file, self.path, self.kind.words, name, schema, lengths)
 
     def _read_settings(self) -> dict[str, Any]:
         """The settings in the header; refuses a file of another kind or version."""
@@ -66,10 +82,12 @@ def read_header(file: Any, path: Path, expected: FileKind) -> dict[str, Any]:
     kind, version, settings = (file.attrs.get(key) for key in ("format", "version", "settings"))
     if not isinstance(kind, str) or kind != expected.format:
         raise StorageError(f"{path}: exists, but is not a logpolar {expected.words}")
-    if version != expected.version:
+    if not isinstance(version, int | np.integer) or version != expected.version:
         this = f"this logpolar reads version {expected.version}"
         raise StorageError(f"{path}: {expected.words} version {version}, but {this}")
     try:
+        if max(accumulate((each in "[{") - (each in "]}") for each in settings), default=0) > _MAX_DEPTH:
+            raise ValueError("settings nested too deep")
         return dict(json.loads(settings))
     except (TypeError, ValueError) as error:
         raise StorageError(f"{path}: the header of this {expected.words} is damaged") from error
@@ -97,7 +115,7 @@ class Hdf5Writer:
         try:
             self._drop_spare()
             if self.path.exists():
-                with _open(self.path) as file:
+                with opened(self.path, self.reader.kind.words) as file:
                     read_header(file, self.path, self.reader.kind)  # a file of another kind is not ours to change
                 if overwrite:
                     self.path.unlink()
@@ -215,17 +233,6 @@ class _Lock:
     def release(self) -> None:
         self._path.unlink(missing_ok=True)
         self._file.close()
-
-
-def _open(path: Path) -> Any:
-    try:
-        return h5py.File(path, "r")
-    except FileNotFoundError as error:
-        raise StorageError(f"{path}: no such file") from error
-    except IsADirectoryError as error:
-        raise StorageError(f"{path}: is a folder, not a file") from error
-    except OSError as error:
-        raise StorageError(f"{path}: not an HDF5 file, or a damaged one; delete it or choose another") from error
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

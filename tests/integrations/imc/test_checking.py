@@ -65,7 +65,7 @@ def test_no_matches_are_no_problem(submission):
     ("change", "words"),
     [
         (lambda scene: (scene / "keypoints.h5").unlink(), "keypoints.h5 is missing"),
-        (lambda scene: (scene / "keypoints.h5").write_text("x"), "keypoints.h5 is not an HDF5 file"),
+        (lambda scene: (scene / "keypoints.h5").write_text("x"), "keypoints.h5: not an HDF5 file"),
         (lambda scene: h5py.File(scene / "keypoints.h5", "w").close(), "keypoints.h5 is empty"),
         (lambda scene: (scene / "matches.h5").unlink(), "there is no matches.h5"),
         (lambda scene: (scene / "matches.h5").rename(scene / "matches_stereo.h5"), "matches_multiview.h5"),

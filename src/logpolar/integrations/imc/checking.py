@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from logpolar.errors import StorageError
 from logpolar.integrations.imc.config import MAX_KEYPOINTS, check_config, task_configs
 from logpolar.integrations.imc.exporting import pair_key
+from logpolar.storage.arrays import find, opened, read_numbers
 
 _SHAPES = {"descriptors": "(N, D)", "scales": "(N,)", "angles": "(N,)", "scores": "(N,)"}
 _DIMENSIONS = (64, 2048)
@@ -200,11 +201,9 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
     """All arrays of a file by name."""
     if not path.is_file():
         raise StorageError(f"{path.name} is missing")
-    try:
-        with h5py.File(path, "r") as file:
-            found = {name: np.asarray(item[()]) for name, item in file.items() if isinstance(item, h5py.Dataset)}
-    except OSError as error:
-        raise StorageError(f"{path.name} is not an HDF5 file, or a damaged one") from error
+    with opened(path) as file:
+        names = [name for name in file if isinstance(find(file, name), h5py.Dataset)]
+        found = {name: read_numbers(file, path, "HDF5 file", name) for name in names}
     if not found:
         raise StorageError(f"{path.name} is empty")
     return found
