@@ -69,8 +69,11 @@ def main() -> None:
         if {path.resolve() for path in options.held_out} & {path.resolve() for each in sources for path in each}:
             sys.exit("a held-out file is among the data")
         device = World().device(config.run.device)
-        key = (*map(tuple, sources), config.batch.per_pair)
-        loaded[key] = loaded.get(key) or load_training_data(sources, config.batch.per_pair, device)
+        copies, seed = config.augmentation.used_copies, config.run.seed
+        key = (*map(tuple, sources), config.batch.per_pair, copies, copies and seed)
+        loaded[key] = loaded.get(key) or load_training_data(
+            sources, config.batch.per_pair, device, copies=copies, seed=seed
+        )
         with TemporaryDirectory() as folder:
             report = train(config, Path(folder), data=loaded[key])
             speed = (Path(folder) / "log.csv").read_text().splitlines()[-1].split(",")[3]

@@ -69,7 +69,7 @@ class Work:
         self.options, self.start = options, time.perf_counter()
         self.device = World().device("auto")
         self._jobs: list[subprocess.Popen[bytes]] = []
-        self._data: dict[tuple[tuple[DataSource, ...], int], TrainingData] = {}
+        self._data: dict[tuple[tuple[DataSource, ...], int, int, int], TrainingData] = {}
 
     def say(self, text: str) -> None:
         print(f"{time.perf_counter() - self.start:.0f} s: {text}", flush=True)
@@ -79,9 +79,13 @@ class Work:
         return time.perf_counter() - self.start + steps / 150 + 30 < self.options.seconds
 
     def train(self, config: TrainingConfig, folder: Path) -> Path:
-        key = config.data, config.batch.per_pair
+        copies = config.augmentation.used_copies
+        key = config.data, config.batch.per_pair, copies, config.run.seed if copies else 0
         if key not in self._data:
-            self._data[key] = load_training_data([find_files(source) for source in key[0]], key[1], self.device)
+            sources = [find_files(source) for source in config.data]
+            self._data[key] = load_training_data(
+                sources, config.batch.per_pair, self.device, copies=copies, seed=config.run.seed
+            )
         report = train(config, folder, data=self._data[key])
         self.say(f"{folder.name}: validation {summary(report.scores).in_words()}")
         return report.model

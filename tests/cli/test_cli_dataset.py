@@ -4,6 +4,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 
@@ -262,6 +263,49 @@ class TestHomographies:
         result = run("homographies", tmp_path / "photos", "-o", tmp_path / "out.h5", *PHOTOS)
         assert result.exit_code == 1
         assert "4 images, 2 pairs" in result.stdout
+
+
+class TestAligned:
+    @pytest.fixture
+    def views(self, photo, tmp_path):
+        """A view, the same in less light, one that moved, and a list of both pairs."""
+        folder = tmp_path / "views"
+        folder.mkdir()
+        images = {"day": photo[40:240, 60:300], "dusk": photo[40:240, 60:300] // 2, "moved": photo[52:252, 60:300]}
+        for name, pixels in images.items():
+            cv2.imwrite(str(folder / f"{name}.png"), pixels)
+        (folder / "good.txt").write_text("day.png dusk.png\n")
+        (folder / "both.txt").write_text("day.png dusk.png\nday.png moved.png\n")
+        return folder
+
+    def test_list(self, views, tmp_path):
+        result = run("aligned", views / "good.txt", "-o", tmp_path / "out.h5", "--test", "--jobs", 1)
+        assert (result.exit_code, result.stderr) == (0, "")
+        with CorrespondenceFile(tmp_path / "out.h5") as file:
+            assert file.complete
+            assert file.settings["source"] == "aligned"
+            assert file.pairs("test") == [0]
+
+    def test_pairs_that_moved_are_listed(self, views, tmp_path):
+        result = run("aligned", views / "both.txt", "-o", tmp_path / "out.h5", "--jobs", 1)
+        assert result.exit_code == 1
+        [line] = result.stderr.splitlines()
+        assert line.startswith("logpolar: left out: ")
+        assert "moved.png: moved by 1" in line
+
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ("", ["pairs.txt", "no pairs"]),
+            ("day.png\n", ["pairs.txt", "line 1", "not two images"]),
+            ("day.png dusk.png good.txt\n", ["good.txt", "not a homography"]),
+            ("day.png none.png\n", ["none.png"]),
+        ],
+    )
+    def test_bad_lists(self, views, tmp_path, text, words):
+        (views / "pairs.txt").write_text(text)
+        assert_one_error(run("aligned", views / "pairs.txt", "-o", tmp_path / "out.h5", "--jobs", 1), *words)
+        assert not (tmp_path / "out.h5").exists()
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -71,7 +71,7 @@ SLOW = """
 import signal, time
 from logpolar.storage import hdf5
 from logpolar.cli import main
-from logpolar.datasets import building, homographies, scenes
+from logpolar.datasets import building, scenes
 
 flush, in_batches = hdf5.flush, building.in_batches
 
@@ -84,7 +84,7 @@ def one_by_one(items, size, store):
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # shells turn it off for what runs in the background
 hdf5.flush = flush_slowly
-homographies.in_batches = scenes.in_batches = one_by_one
+building.in_batches = scenes.in_batches = one_by_one
 main()
 """
 """The command line with a transaction for each image and each pair, which takes its time."""

@@ -22,7 +22,7 @@ from dataset_files import (
 from logpolar.datasets import files
 from logpolar.datasets.columns import COLUMNS, IMAGE_CAUSES
 from logpolar.datasets.correspondences import PAIR_CAUSES
-from logpolar.datasets.files import CorrespondenceFile, ImageEntry
+from logpolar.datasets.files import CorrespondenceFile, ImageEntry, connected_components
 from logpolar.datasets.writing import CorrespondenceWriter, ImageRecord
 from logpolar.errors import ImageError, StorageError
 from logpolar.features.features import Features
@@ -394,3 +394,9 @@ class TestRefused:
             file["correspondences/keypoints"][0] = [5000, 0]
         with CorrespondenceFile(path) as file, pytest.raises(StorageError, match="pair 0 names keypoints"):
             file.read(0)
+
+
+def test_connected_components():
+    component = connected_components([("a", "b"), ("c", "d"), ("e", "d"), ("b", "f")])
+    assert [component[name] for name in "abf"] == ["a"] * 3
+    assert [component[name] for name in "cde"] == ["e"] * 3

@@ -284,3 +284,41 @@ class TestBrokenFolders:
     def test_nothing_left(self, folder):
         write_patches(folder, numbers=torch.full((PER_VIEW * len(VIEWS), 1), SKIPPED_VIEW))
         self.assert_refused(folder, "views that are left out")
+
+
+class TestListedPairs:
+    """Image pairs of fixed cameras in place of the published patches."""
+
+    @pytest.fixture
+    def listed(self, folder):
+        lines = [f"Train/{view}/0.png Train/{view}/4.png" for view in VIEWS[:3]]
+        (folder / "pairs.txt").write_text("\n".join(lines))
+        return folder / "pairs.txt"
+
+    def test_upright_and_spaced(self, listed):
+        pairs = amos_pairs(listed)
+        assert 10 < len(pairs) <= 300
+        assert [group.first.name for group in pairs] == ["0.png"] * 3
+        assert np.concatenate([group.rows for group in pairs]).tolist() == list(range(len(pairs)))
+        for group in pairs:
+            assert (group.keypoints.angle == 0).all()
+            distance = np.linalg.norm(group.keypoints.xy[:, None] - group.keypoints.xy[None], axis=2)
+            assert (distance + 99 * np.eye(len(distance))).min() >= 7
+
+    def test_results_are_marked_as_a_stand_in(self, listed):
+        score = score_amos(amos_pairs(listed), uncached(root_sift))
+        assert "stand-in" in score.lists
+        assert score.views == 3
+        assert score.rank1 > 0.5
+
+    def test_homographies_are_refused(self, listed):
+        np.savetxt(listed.parent / "H", np.eye(3))
+        listed.write_text(listed.read_text() + " H\n")
+        with pytest.raises(LogpolarError, match="leave out pairs with a homography"):
+            amos_pairs(listed)
+
+    def test_pairs_without_keypoints(self, tmp_path):
+        cv2.imwrite(str(tmp_path / "flat.png"), np.full((60, 60), 128, np.uint8))
+        (tmp_path / "pairs.txt").write_text("flat.png flat.png\n")
+        with pytest.raises(LogpolarError, match="no keypoints in the first images of its 1 pairs"):
+            amos_pairs(tmp_path / "pairs.txt")

@@ -14,7 +14,7 @@ from logpolar.datasets.options import PhotoOptions, SplitRules, ViewOptions
 from logpolar.keypoints import Keypoints
 from logpolar.sampling import Cartesian, LogPolar, sample_patches
 from logpolar.sampling.torch_lookup import TorchPyramids
-from logpolar.training.batches import BatchSampler, apportion, excluded_negatives
+from logpolar.training.batches import BatchSampler, apportion, excluded_negatives, fix_shapes
 from logpolar.training.data import PairTable, TrainingData, load_training_data
 from logpolar.training.options import AugmentationOptions, BatchOptions
 
@@ -61,8 +61,9 @@ class Recorded:
         total = int(counts.sum())
         residual = torch.from_numpy(np.random.default_rng(3).uniform(-25, 25, total).astype(np.float32))
         self.recorder = Recorder()
+        log_zoom = torch.from_numpy(np.random.default_rng(4).normal(0, 0.5, total).astype(np.float32))
         self.data = TrainingData(
-            self.recorder, make_keypoints(total, 1, 90), make_keypoints(total, 2, 90), residual, self.tables
+            self.recorder, make_keypoints(total, 1, 90), make_keypoints(total, 2, 90), residual, log_zoom, self.tables
         )
         self.pair_of_row = np.repeat(np.arange(pairs), counts)
         self.group_of_pair = np.concatenate([table.group for table in self.tables])
@@ -212,7 +213,8 @@ def images(gray) -> list[np.ndarray]:
 def data(images) -> TrainingData:
     tables = make_tables([[2, 1], [3]], np.array([7, 9, 6, 8, 6, 10]))
     pyramids = TorchPyramids([torch.from_numpy(image) for image in images])
-    return TrainingData(pyramids, make_keypoints(46, 1, 65), make_keypoints(46, 2, 65), torch.zeros(46), tables)
+    none = torch.zeros(46)
+    return TrainingData(pyramids, make_keypoints(46, 1, 65), make_keypoints(46, 2, 65), none, none, tables)
 
 
 class TestPatches:
@@ -337,3 +339,87 @@ def test_from_photos_to_batches(tmp_path, photo):
     alike = np.corrcoef(first, second)[:24, 24:]
     assert alike.diagonal().mean() > 0.6
     assert alike.diagonal().mean() > alike[~np.eye(24, dtype=bool)].mean() + 0.3
+
+
+class TestFixedShapes:
+    """A fraction of the image pairs has one size and one angle per image."""
+
+    OPTIONS = AugmentationOptions(angle_jitter=0, scale_jitter=0, fixed=1.0, fixed_size=6.0, fixed_mismatch=4.0)
+
+    def drawn(self, options: AugmentationOptions, rotation: float = 0.0, log_zoom: float = 0.0, pairs: int = 400):
+        first, second = make_keypoints(pairs * 5, 1, 90), make_keypoints(pairs * 5, 2, 90)
+        first, second = first.reshape(pairs, 5, 4), second.reshape(pairs, 5, 4)
+        given = torch.full((pairs, 5), rotation), torch.full((pairs, 5), log_zoom)
+        generator = torch.Generator().manual_seed(0)
+        return first, second, *fix_shapes(first, second, *given, options, generator)
+
+    def test_one_size_and_angle_per_image(self):
+        first, second, *fixed = self.drawn(self.OPTIONS)
+        for before, after in zip((first, second), fixed, strict=True):
+            assert torch.equal(after[..., :2], before[..., :2])
+            assert torch.equal(after[..., 2:], after[:, :1, 2:].expand(-1, 5, -1))
+        assert 5 < fixed[0][..., 2].log().mean().exp() < 7
+
+    @pytest.mark.parametrize("log_zoom", [0.0, -1.1])
+    def test_mismatch_is_within_the_factor(self, log_zoom):
+        *_, first, second = self.drawn(self.OPTIONS, log_zoom=log_zoom)
+        mismatch = (second[:, 0, 2] / first[:, 0, 2]).log() - log_zoom
+        assert mismatch.abs().max() <= np.log(4) + 1e-4
+        assert mismatch.abs().max() > 1.3
+        assert abs(mismatch.mean()) < 0.15
+
+    @pytest.mark.parametrize(("rotation", "expected"), [(20.0, 0.0), (-25.0, 0.0), (90.0, 90.0), (170.0, 170.0)])
+    def test_only_large_rotations_are_undone(self, rotation, expected):
+        *_, first, second = self.drawn(self.OPTIONS, rotation=rotation)
+        torch.testing.assert_close(second[:, 0, 3] - first[:, 0, 3], torch.full((400,), expected), atol=1e-3, rtol=0)
+        upright = (first[:, 0, 3] == 0).float().mean()
+        assert 0.4 < upright < 0.6
+
+    def test_fraction(self):
+        first, second, *fixed = self.drawn(replace(self.OPTIONS, fixed=0.25))
+        changed = (fixed[0] != first).any(dim=2).any(dim=1)
+        assert torch.equal(changed, (fixed[1] != second).any(dim=2).any(dim=1))
+        assert 0.15 < changed.float().mean() < 0.35
+
+    def test_batches_draw_them(self):
+        recorded = Recorded([[3, 3]])
+        recorded.sampler(BatchOptions(4, 5), self.OPTIONS).draw(torch.Generator().manual_seed(0))
+        _, _, size, _ = recorded.recorder.asked[0]
+        assert all(len(each.unique()) == 1 for each in size.reshape(8, 5))
+
+
+class TestAlteredCopies:
+    def images(self, altered: float, copies: int) -> np.ndarray:
+        """(draws, pairs, 2): numbers of the images sampled."""
+        recorded = Recorded([[2, 2, 2]])
+        recorded.recorder.__class__ = LongRecorder
+        data = replace(recorded.data, copies=copies)
+        options = AugmentationOptions(angle_jitter=0, scale_jitter=0, altered=altered)
+        sampler = BatchSampler(data, [1.0], PATTERN, BatchOptions(3, 2), options)
+        generator = torch.Generator().manual_seed(0)
+        for _ in range(200):
+            sampler.draw(generator)
+        asked = [image.reshape(2, 3, 2)[:, :, 0].T.numpy() for image, *_ in recorded.recorder.asked]
+        return np.stack(asked)
+
+    def test_second_images_only(self):
+        images = self.images(1.0, 2)
+        assert images[..., 0].max() < 12
+        assert images[..., 1].min() >= 12
+        assert set(np.unique(images[..., 1] // 12)) == {1, 2}
+        np.testing.assert_array_equal(images[..., 1] % 12, images[..., 0] + 1)
+
+    def test_none_unless_wanted(self):
+        assert self.images(0.0, 2).max() < 12
+
+    def test_data_without_copies(self):
+        with pytest.raises(ValueError, match="no altered copies"):
+            self.images(0.5, 0)
+
+    def test_fraction(self):
+        assert 0.2 < (self.images(0.3, 2)[..., 1] >= 12).mean() < 0.4
+
+
+class LongRecorder(Recorder):
+    def __len__(self) -> int:
+        return 36  # 12 images and two copies of each

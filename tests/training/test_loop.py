@@ -89,7 +89,7 @@ def test_loss_falls_on_real_patches(gray):
         tables.append(PairTable(np.array([[2 * k, 2 * k + 1]]), np.array([[start, start + len(found)]]), np.array([k])))
         views += [torch.from_numpy(view) / 255 for view in (pair.first, pair.second)]
     first, second, residual = (torch.from_numpy(np.concatenate(each)) for each in zip(*columns, strict=True))
-    data = TrainingData(TorchPyramids(views), first, second, residual, tuple(tables))
+    data = TrainingData(TorchPyramids(views), first, second, residual, torch.zeros(len(first)), tuple(tables))
     still = AugmentationOptions(aligned=True, angle_jitter=0, scale_jitter=0)
     sampler = BatchSampler(data, [1, 1, 1], LogPolar(rows=16, columns=16), BatchOptions(3, 8), still)
     optimisation = OptimisationOptions(16, "adamw", 0.003)

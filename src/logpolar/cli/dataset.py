@@ -12,7 +12,7 @@ import click
 
 from logpolar.cli.options import continuing, jobs_option
 from logpolar.cli.settings import make_settings, settings_options
-from logpolar.datasets.options import PhotoOptions, SceneOptions
+from logpolar.datasets.options import AlignedOptions, PhotoOptions, SceneOptions
 from logpolar.errors import LogpolarError
 from logpolar.settings import FILE_ENDINGS
 
@@ -29,9 +29,10 @@ overwrite_option = click.option("--overwrite", is_flag=True, help="Start over in
     epilog="Example: logpolar dataset colmap WORKSPACE -o scene.h5 && logpolar dataset show scene.h5 -o pictures/",
 )
 def dataset() -> None:
-    """Correspondences for training and testing, from COLMAP scenes or from single photos.
+    """Correspondences for training and testing, from COLMAP scenes, single photos or fixed cameras.
 
-    From a folder of pictures of one place: `reconstruct`, then `colmap`. From any photos: `homographies`.
+    From a folder of pictures of one place: `reconstruct`, then `colmap`. From any photos: `homographies`. From images
+    of fixed cameras: `aligned`.
     """
 
 
@@ -141,9 +142,41 @@ def homographies(photos: tuple[str, ...], output: Path, jobs: int, overwrite: bo
     from logpolar.images import find_images
 
     options = make_settings(PhotoOptions, settings)
-    if output.suffix not in FILE_ENDINGS:
-        raise LogpolarError(f"{output}: correspondence files end in {' or '.join(FILE_ENDINGS)}")
+    _check_ending(output)
     with continuing(output):
         report = build_photos(find_images(photos), output, options, jobs, overwrite, progress=True)
     if _print(output, report):
         sys.exit(1)
+
+
+@dataset.command(
+    short_help="Correspondences from images of fixed cameras.",
+    epilog="Example: logpolar dataset aligned webcams.txt -o webcams.h5",
+)
+@click.argument("lists", nargs=-1, required=True, metavar="PAIRS...", type=_PATH)
+@click.option("--output", "-o", type=_PATH, required=True, help="File (.h5).")
+@settings_options(AlignedOptions)
+@jobs_option
+@overwrite_option
+def aligned(lists: tuple[Path, ...], output: Path, jobs: int, overwrite: bool, **settings: Any) -> None:
+    """Correspondences from pairs of images of the same view, or of views related by a known homography.
+
+    PAIRS are text files. Each line has the paths of two images and, unless they show the same view, of a file with the
+    3 x 3 homography from the first to the second; paths are relative to the list. Keypoints detected in one image only
+    are carried to the other. Pairs that are not aligned are listed; the exit code is then 1. Rerun the command to
+    resume.
+    """
+    from logpolar.datasets.aligned import build_aligned, read_pair_list
+
+    options = make_settings(AlignedOptions, settings)
+    _check_ending(output)
+    pairs = [pair for path in lists for pair in read_pair_list(path)]
+    with continuing(output):
+        report = build_aligned(pairs, output, options, jobs, overwrite, progress=True)
+    if _print(output, report):
+        sys.exit(1)
+
+
+def _check_ending(output: Path) -> None:
+    if output.suffix not in FILE_ENDINGS:
+        raise LogpolarError(f"{output}: correspondence files end in {' or '.join(FILE_ENDINGS)}")

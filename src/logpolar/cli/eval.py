@@ -163,6 +163,9 @@ def amos(**values: Any) -> None:
 
     Ranks among all pairs of all views. Scales in these files are half-widths of patches, not sizes of SIFT keypoints:
     lambda = 2 is the patch itself. Needs the extra 'torch' to read the files.
+
+    In place of the folder, a list of image pairs of fixed cameras, as for `logpolar dataset aligned`: places are then
+    SIFT keypoints of the first images. Its results are marked as a stand-in.
     """
     _evaluate("amos", AmosOptions, values)
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -125,11 +125,14 @@ class CorrespondenceFile(Hdf5File):
         return self._ranges["pairs/correspondences"]
 
     def groups(self) -> list[str]:
-        """Group of each pair. Pairs of a group, in other files too, may show the same scene or photo."""
+        """Group of each pair. Pairs of a group, in other files too, may show the same scene, photo or camera's view."""
         source = str(self.settings.get("images_hash", self.path.resolve()))
-        if self.settings.get("source") != "homographies":
+        if self.settings.get("source") not in ("homographies", "aligned"):
             return [source] * len(self)
-        return [f"{source}/{self.images[first].name.rsplit('#', 1)[0]}" for first, _ in self.pair_images.tolist()]
+        names = [entry.name.rsplit("#", 1)[0] for entry in self.images]
+        pairs = [(names[first], names[second]) for first, second in self.pair_images.tolist()]
+        component = connected_components(pairs)
+        return [f"{source}/{component[first]}" for first, _ in pairs]
 
     def read(self, pair: int) -> ImagePair:
         """The two images, their keypoints and correspondences."""
@@ -236,6 +239,21 @@ class CorrespondenceFile(Hdf5File):
     def _decode(self, data: Bytes, image: int) -> Bytes:
         with self._damage(f"the image '{self.images[image].name}'"):
             return decode_gray(data)
+
+
+def connected_components(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Names that occur in pairs, each with the representative of its connected component."""
+    parent: dict[str, str] = {}
+
+    def root(name: str) -> str:
+        while parent.setdefault(name, name) != name:
+            name = parent[name]
+        return name
+
+    for first, second in pairs:
+        here, there = root(first), root(second)
+        parent[there] = here
+    return {name: root(name) for name in list(parent)}
 
 
 def file_names(files: Sequence[Path]) -> list[str]:

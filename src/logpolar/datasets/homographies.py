@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -14,34 +13,31 @@ from numpy.typing import NDArray
 
 from logpolar.datasets.building import (
     BuildReport,
+    BuiltPair,
+    PairTask,
+    build_pairs,
     fingerprint,
-    in_batches,
+    keep_distractors,
     or_reason,
-    read_report,
     sift,
     split_images,
-    work_through,
 )
-from logpolar.datasets.correspondences import ImagePair, find_correspondences
+from logpolar.datasets.correspondences import find_correspondences
 from logpolar.datasets.options import PhotoOptions, ViewOptions, stored_settings
-from logpolar.datasets.writing import CorrespondenceWriter, ImageRecord, PairRecord
 from logpolar.errors import ImageError
 from logpolar.geometry.cameras import Matrix
 from logpolar.images import decode_gray, downscale, encode_gray, read_gray, to_bytes, to_gray, unnamed_images
-from logpolar.storage.documents import versions
 
 Bytes = NDArray[np.uint8]
 Task = tuple[int, int]  # photo, pair of views of it
 
 
 @dataclass(frozen=True, eq=False)
-class ViewPair(ImagePair):
+class ViewPair(BuiltPair):
     """Two views of a photo, and the homography from the first to the second."""
 
     homography: Matrix
     zoom: float  # scale of the second view over that of the first, before the tilt
-    encoded: tuple[bytes, bytes]  # the compressed views
-    rejects: Counter[str]
 
 
 def build_photos(
@@ -60,63 +56,21 @@ def build_photos(
     photos = {name: path for name, path in photos.items() if name not in left_out}
     names, paths = list(photos), list(photos.values())
     splits = split_images(names, options.split)
-    tasks = [(photo, view) for photo in range(len(photos)) for view in range(options.views)]
-    source = {"source": "homographies", "images_hash": fingerprint(names, paths)}
-    with CorrespondenceWriter(output, source | stored_settings(options), overwrite) as writer:
-        todo = [task for task in tasks if _view_names(names, task)[0] not in writer.images]
-        work = partial(_try_pair, paths, options.split.seed, options.view)
-
-        def records() -> Iterator[tuple[ImageRecord, ImageRecord, PairRecord]]:
-            for task, result in work_through(work, todo, "pair", len(tasks), jobs, progress):
-                if isinstance(result, str):
-                    left_out[names[task[0]]] = result
-                else:
-                    kept = _keep_distractors(result, options.view.keypoints.distractors)
-                    yield _records(_view_names(names, task), splits[names[task[0]]], kept)
-
-        def store(made: list[tuple[ImageRecord, ImageRecord, PairRecord]]) -> None:
-            writer.add([image for first, second, _ in made for image in (first, second)], [pair for *_, pair in made])
-
-        was_complete = writer.complete
-        if not was_complete:
-            in_batches(records(), 32, store)
-            if not writer.images:
-                writer.path.unlink()
-                raise ImageError(f"none of the {len(left_out)} photos can be used; {next(iter(left_out.values()))}")
-            writer.finish({"left_out": left_out, "versions": versions("numpy", "h5py")})
-    return read_report(output, was_complete)
-
-
-def _view_names(names: Sequence[str], task: Task) -> tuple[str, str]:
-    return f"{names[task[0]]}#{task[1]}a", f"{names[task[0]]}#{task[1]}b"
-
-
-def _keep_distractors(pair: ViewPair, count: int) -> ViewPair:
-    """The pair with its matched keypoints first, then the ``count`` strongest of the others."""
-    found = pair.correspondences
-    kept = []
-    for side, keypoints in enumerate((pair.first_keypoints, pair.second_keypoints)):
-        alone = np.ones(len(keypoints), np.bool_)
-        alone[found.indices[:, side]] = False
-        others = np.flatnonzero(alone)
-        strongest = others[np.argsort(-keypoints.response[others], kind="stable")[:count]]
-        kept.append(keypoints[np.concatenate([found.indices[:, side], strongest])])
-    rows = np.arange(len(found), dtype=np.int32)
-    found = replace(found, indices=np.stack([rows, rows], axis=1))
-    return replace(pair, first_keypoints=kept[0], second_keypoints=kept[1], correspondences=found)
-
-
-def _records(names: tuple[str, str], split: str, pair: ViewPair) -> tuple[ImageRecord, ImageRecord, PairRecord]:
-    views = (pair.first, pair.first_keypoints), (pair.second, pair.second_keypoints)
-    first, second = (
-        ImageRecord(name, split, (pixels.shape[1], pixels.shape[0]), keypoints, data)
-        for name, (pixels, keypoints), data in zip(names, views, pair.encoded, strict=True)
+    tasks = [
+        PairTask((photo, view), name, (f"{name}#{view}a", f"{name}#{view}b"), splits[name])
+        for photo, name in enumerate(names)
+        for view in range(options.views)
+    ]
+    settings = {"source": "homographies", "images_hash": fingerprint(names, paths), **stored_settings(options)}
+    work = partial(_try_pair, paths, options.split.seed, options.view)
+    return build_pairs(
+        output, settings, tasks, work, left_out, what="photos", jobs=jobs, overwrite=overwrite, progress=progress
     )
-    return first, second, PairRecord(*names, pair.correspondences, pair.rejects)
 
 
-def _try_pair(photos: list[Path], seed: int, options: ViewOptions, task: Task) -> ViewPair | str:
-    return or_reason(lambda: make_photo_pair(photos, seed, options, task), photos[task[0]])
+def _try_pair(photos: list[Path], seed: int, options: ViewOptions, task: PairTask[Task]) -> ViewPair | str:
+    pair = or_reason(lambda: make_photo_pair(photos, seed, options, task.item), photos[task.item[0]])
+    return pair if isinstance(pair, str) else keep_distractors(pair, options.keypoints.distractors)
 
 
 def make_photo_pair(photos: Sequence[Path], seed: int, options: ViewOptions, task: Task) -> ViewPair:
@@ -160,7 +114,7 @@ def make_view_pair(photo: Bytes, backdrop: Bytes, options: ViewOptions, random: 
         first_keypoints, second_keypoints, homography, second.shape[::-1], options.rules, random
     )
     return ViewPair(
-        first, second, first_keypoints, second_keypoints, found, homography, zoom, (encoded[0], encoded[1]), rejects
+        first, second, first_keypoints, second_keypoints, found, (encoded[0], encoded[1]), rejects, homography, zoom
     )
 
 

@@ -124,10 +124,26 @@ class PhotoOptions:
     split: SplitRules = field(default_factory=SplitRules)
 
 
+@dataclass(frozen=True)
+class AlignedOptions:
+    """How pairs of aligned images become correspondences."""
+
+    max_size: int = setting(1024, "Larger images are downscaled to this longer side, in pixels.", 64)
+    carried: int = setting(256, "Keypoints of a pair that are detected in one image only and carried to the other.", 0)
+    max_shift: float = setting(
+        2.5, "Pixels: median distance of matches from the given warp; more is a moved camera.", 0
+    )
+    min_matches: int = setting(12, "Consistent matches needed to check a pair; 0: no check.", 0)
+    quality: int = setting(95, "JPEG quality of the images; 100: PNG.", 1, 100)
+    keypoints: KeypointRules = field(default_factory=lambda: KeypointRules(max_keypoints=3000))
+    rules: CorrespondenceRules = field(default_factory=CorrespondenceRules)
+    split: SplitRules = field(default_factory=SplitRules)
+
+
 _STORED_NAMES = {"downscale": "shrink", "rotate": "turn", "max_rotation": "max_turn"}
 """Names of options in files, which keep those of version 0.1."""
 
 
-def stored_settings(options: SceneOptions | PhotoOptions) -> dict[str, Any]:
+def stored_settings(options: SceneOptions | PhotoOptions | AlignedOptions) -> dict[str, Any]:
     """The options as they are stored in a file."""
     return asdict(options, dict_factory=lambda items: {_STORED_NAMES.get(key, key): value for key, value in items})

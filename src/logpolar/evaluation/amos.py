@@ -11,6 +11,10 @@ For each LAF two images of its view are drawn, with the same keypoint in both: a
 sqrt(det A + 1e-10). A LAF's scale is about the half-width of a patch, 16 px and more, not the diameter of a SIFT
 keypoint. A descriptor of support lambda reads a disc of radius R = lambda / 2 * size: lambda = 2 reads the patch
 itself, lambda = 12 six times its half-width, and lambda = 96 mostly the continuation of the image past its borders.
+
+A list of image pairs of fixed cameras (``datasets.aligned``) can stand in for the folder. Places and sizes are then
+those of SIFT keypoints of each pair's first image. Such figures are not comparable with the paper's; the results say
+so.
 """
 
 from __future__ import annotations
@@ -26,14 +30,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from logpolar.datasets.aligned import read_pair_list
 from logpolar.errors import LogpolarError, MissingExtraError, in_words
 from logpolar.evaluation.cache import Uncached
 from logpolar.evaluation.descriptors.registry import Method, takes_lambda
 from logpolar.evaluation.metrics import cumulative, pooled_ranks, rank1
 from logpolar.evaluation.options import AmosOptions, RunOptions
 from logpolar.evaluation.protocol import Protocol, Results, bar, decimal, read_numbers
+from logpolar.geometry.radius_search import keep_apart
 from logpolar.images import images_in, read_gray, read_image, to_bytes
 from logpolar.keypoints import Keypoints
+from logpolar.keypoints.detection import SiftDetector
 from logpolar.storage.safe_npy import read_object
 from logpolar.types import FloatArray
 
@@ -47,6 +54,7 @@ RANKS = (1, 2, 5, 10, 20, 50, 100)
 """Ranks, counted from 1, at which cumulative fractions are reported."""
 
 _LISTS, _PATCHES = "images_in_views.npy", "train_patches.pt"
+_SPACING, _PER_PAIR = 7.0, 100  # pixels between keypoints of a listed pair, and their number
 
 
 class Amos(Protocol):
@@ -142,8 +150,13 @@ class AmosScore:
 
 
 def amos_pairs(folder: str | Path, options: AmosOptions | None = None) -> AmosPairs:
-    """Draw the pairs of a folder in the published layout; mode paper reads all images for their sizes."""
+    """Draw the pairs of a folder in the published layout; mode paper reads all images for their sizes.
+
+    Or, if ``folder`` is a text file, the strongest SIFT keypoints of the image pairs it lists.
+    """
     options, folder = options or AmosOptions(), Path(folder)
+    if folder.is_file():
+        return _listed_pairs(folder, options)
     lafs, numbers = _read_patches(folder / _PATCHES)
     views = _find_views(folder / "Train")
     if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(views):
@@ -163,6 +176,23 @@ def amos_pairs(folder: str | Path, options: AmosOptions | None = None) -> AmosPa
         raise LogpolarError(f"{folder}: all {len(names)} patches are of views that are left out")
     groups = _group([(names[row], *drawn[row]) for row in kept], _keypoints(lafs[kept]))
     return AmosPairs(options, groups, lists, left_out)
+
+
+def _listed_pairs(path: Path, options: AmosOptions) -> AmosPairs:
+    places, keypoints = list[tuple[str, Path, Path]](), Keypoints.empty()
+    pairs = read_pair_list(path)
+    for pair in pairs:
+        if pair.homography is not None:
+            raise LogpolarError(f"{path}: places must be the same in both images; leave out pairs with a homography")
+        found = SiftDetector(None)(read_gray(pair.first))
+        strongest = np.argsort(-found.response, kind="stable").tolist()
+        found = found[keep_apart(strongest, [found.xy], _SPACING, _PER_PAIR)]
+        keypoints += Keypoints.from_points(found.xy, found.size)  # upright
+        places += [(f"{pair.first.parent.name}/{pair.first.name}", pair.first, pair.second)] * len(found)
+    if not places:
+        raise LogpolarError(f"{path}: no keypoints in the first images of its {len(pairs)} pairs")
+    lists = f"as listed in {path.name}, a stand-in for AMOS with SIFT keypoints"
+    return AmosPairs(options, _group(places, keypoints), lists, {})
 
 
 def score_amos(

@@ -30,6 +30,7 @@ from logpolar.evaluation.descriptors.keypoint_sources import KeypointSource, sif
 from logpolar.evaluation.options import HPatchesOptions
 from logpolar.evaluation.pairs import with_new_ratio
 from logpolar.geometry.cameras import Matrix
+from logpolar.geometry.homography import read_homography
 from logpolar.images import read_gray, resize_matrix, to_bytes
 from logpolar.keypoints import Keypoints
 from logpolar.types import FloatArray
@@ -178,23 +179,4 @@ def _read_homography(folder: Path, number: int) -> Matrix:
     path = next((folder / name for name in (f"H_1_{number}", f"H_1_{number}.txt") if (folder / name).is_file()), None)
     if path is None:
         raise LogpolarError(f"{folder}: no homography H_1_{number}")
-    try:
-        rows = [line.split() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
-        values = np.array([[float(word) for word in row] for row in rows], np.float64)
-    except OSError as error:
-        raise LogpolarError(f"{path}: {in_words(error)}") from error
-    except ValueError as error:  # not text, not numbers, or rows of different lengths
-        raise LogpolarError(f"{path}: not a homography of 3 x 3 numbers") from error
-    if values.shape != (3, 3):
-        raise LogpolarError(f"{path}: not a homography of 3 x 3 numbers")
-    if not np.isfinite(values).all():
-        raise LogpolarError(f"{path}: the homography is not finite")
-    if not np.linalg.cond(_balanced(values)) < 1e10:  # NaN for nothing but zeros
-        raise LogpolarError(f"{path}: the homography is singular")
-    return values
-
-
-def _balanced(homography: Matrix) -> Matrix:
-    """In units of 1000 px, which makes its entries comparable."""
-    unit = np.diag([1000.0, 1000.0, 1.0])
-    return np.asarray(np.linalg.inv(unit) @ homography @ unit)
+    return read_homography(path)

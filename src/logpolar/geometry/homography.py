@@ -1,11 +1,38 @@
-"""Points and keypoints through a homography."""
+"""Points and keypoints through a homography, and homographies in text files."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
+from logpolar.errors import LogpolarError, in_words
 from logpolar.keypoints import Keypoints
 from logpolar.types import Array, Matrix
+
+
+def read_homography(path: str | Path) -> Matrix:
+    """A homography in a text file: three lines of three numbers."""
+    try:
+        rows = [line.split() for line in Path(path).read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+        values = np.array([[float(word) for word in row] for row in rows], np.float64)
+    except OSError as error:
+        raise LogpolarError(f"{path}: {in_words(error)}") from error
+    except ValueError as error:  # not text, not numbers, or rows of different lengths
+        raise LogpolarError(f"{path}: not a homography of 3 x 3 numbers") from error
+    if values.shape != (3, 3):
+        raise LogpolarError(f"{path}: not a homography of 3 x 3 numbers")
+    if not np.isfinite(values).all():
+        raise LogpolarError(f"{path}: the homography is not finite")
+    if not np.linalg.cond(_balanced(values)) < 1e10:  # NaN for nothing but zeros
+        raise LogpolarError(f"{path}: the homography is singular")
+    return values
+
+
+def _balanced(homography: Matrix) -> Matrix:
+    """In units of 1000 px, which makes its entries comparable."""
+    unit = np.diag([1000.0, 1000.0, 1.0])
+    return np.asarray(np.linalg.inv(unit) @ homography @ unit)
 
 
 def warp_points(homography: Matrix, xy: Array) -> tuple[Matrix, Matrix]:

@@ -52,7 +52,10 @@ def ablate(
     """
     device = World().device(config.run.device)
     sources = [find_files(source) for source in config.data]
-    data = load_training_data(sources, config.batch.per_pair, device, progress=progress)
+    copies = config.augmentation.used_copies
+    data = load_training_data(
+        sources, config.batch.per_pair, device, progress=progress, copies=copies, seed=config.run.seed
+    )
     files, split = (list(tests), None) if tests else ([path for each in sources for path in each], "validation")
     for path in tests:
         CorrespondenceFile(path).close()  # raises if unreadable, before hours are spent

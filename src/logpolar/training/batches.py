@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,9 @@ from torch import Tensor
 from logpolar.sampling.patterns import Pattern
 from logpolar.training.data import PairTable, TrainingData
 from logpolar.training.options import AugmentationOptions, BatchOptions
+
+_UPRIGHT = 30.0  # degrees by which hand-held photos deviate from upright at most
+_SIZE_SPREAD = 0.35  # standard deviation of ln(size) of fixed-size keypoints over image pairs
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +50,8 @@ class BatchSampler:
         teacher: Pattern | None = None,
     ) -> None:
         self.options, self.augmentation, self._data = options, augmentation, data
+        if augmentation.altered and not data.copies:
+            raise ValueError("the data have no altered copies")
         device = data.first.device
         counts = apportion(options.pairs, shares)
         self._sources = [
@@ -61,16 +67,21 @@ class BatchSampler:
         options, augmentation, device = self.options, self.augmentation, self._data.first.device
         drawn = [source.draw(generator) for source in self._sources]
         images, rows, group = (torch.cat(values) for values in zip(*drawn, strict=True))
+        if augmentation.altered:
+            images = self._alter_second(images, generator)
         lottery = torch.rand(len(rows), self._most, generator=generator, device=device)
         present = torch.arange(self._most, device=device) < (rows[:, 1] - rows[:, 0])[:, None]
         chosen = rows[:, :1] + (lottery + present).topk(options.per_pair, dim=1).indices
-        first, second = self._data.first[chosen], self._data.second[chosen]
+        first, second, residual = self._data.first[chosen], self._data.second[chosen], self._data.residual[chosen]
+        rotation = second[..., 3] - residual - first[..., 3]
         excluded = excluded_negatives(first, second, group, options)
         if augmentation.aligned:
-            second[..., 3] -= self._data.residual[chosen]
+            second[..., 3] -= residual
         noise = torch.randn(2, *chosen.shape, generator=generator, device=device)
         first[..., 2] *= torch.exp(augmentation.scale_jitter * noise[0])
         first[..., 3] += augmentation.angle_jitter * noise[1]
+        if augmentation.fixed:
+            first, second = fix_shapes(first, second, rotation, self._data.log_zoom[chosen], augmentation, generator)
         keypoints = torch.cat([first.flatten(0, 1), second.flatten(0, 1)])
         image = images.T.flatten().repeat_interleave(options.per_pair)
         patches = self._cut(image, keypoints)
@@ -79,6 +90,15 @@ class BatchSampler:
             shown = patches if self._cut_for_teacher is self._cut else self._cut_for_teacher(image, keypoints)
         halves = patches.chunk(2)
         return Batch(halves[0], halves[1], excluded, shown)
+
+    def _alter_second(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Images (pairs, 2), by number, with some second ones replaced by their altered copies."""
+        copies = self._data.copies
+        originals = len(self._data.pyramids) // (copies + 1)
+        lottery, choice = torch.rand(2, len(images), generator=generator, device=images.device)
+        copy = 1 + (choice * copies).long().clamp(max=copies - 1)
+        offset = torch.where(lottery < self.augmentation.altered, copy * originals, 0)
+        return torch.stack([images[:, 0], images[:, 1] + offset], dim=1)
 
 
 def _cutter(data: TrainingData, pattern: Pattern, fuse: bool) -> Callable[[Tensor, Tensor], Tensor]:
@@ -135,6 +155,38 @@ def _near(keypoints: Tensor, options: BatchOptions) -> Tensor:
     limit = (options.near_sizes * torch.maximum(size[:, :, None], size[:, None, :])).clamp(min=options.near)
     distance = (xy[:, :, None] - xy[:, None, :]).square().sum(dim=3)
     return distance < limit.square()
+
+
+def fix_shapes(
+    first: Tensor,
+    second: Tensor,
+    rotation: Tensor,
+    log_zoom: Tensor,
+    options: AugmentationOptions,
+    generator: torch.Generator,
+) -> tuple[Tensor, Tensor]:
+    """Keypoints (pairs, per_pair, 4), with one size and angle per image for a random ``fixed`` of the image pairs.
+
+    They imitate detectors without scale and orientation. ``rotation`` in degrees and ``log_zoom`` (pairs, per_pair)
+    are of the warp from the first image to the second. The two sizes agree with the warp up to a random factor. The
+    angles are 0, or one random angle, in both images; a rotation between the images counts only above 30 degrees,
+    beyond which viewers would have rotated one of them.
+    """
+    upright, angle, mismatch, lottery = torch.rand(4, len(first), generator=generator, device=first.device)
+    noise = torch.randn(2, len(first), generator=generator, device=first.device)
+    radians = torch.deg2rad(rotation)
+    between = torch.rad2deg(torch.atan2(radians.sin().mean(dim=1), radians.cos().mean(dim=1)))
+    between = torch.where(between.abs() < _UPRIGHT, 0.0, between) + options.angle_jitter * noise[0]
+    angle = torch.where(upright < 0.5, 0.0, 360 * angle)
+    log_size = math.log(options.fixed_size) + _SIZE_SPREAD * noise[1]
+    half = (log_zoom.mean(dim=1) + math.log(options.fixed_mismatch) * (2 * mismatch - 1)) / 2
+    wanted = (lottery < options.fixed)[:, None, None]
+
+    def fixed(keypoints: Tensor, log_size: Tensor, angle: Tensor) -> Tensor:
+        shape = torch.stack([log_size.exp(), angle], dim=1)[:, None].expand(-1, keypoints.shape[1], -1)
+        return torch.where(wanted, torch.cat([keypoints[..., :2], shape], dim=2), keypoints)
+
+    return fixed(first, log_size - half, angle), fixed(second, log_size + half, angle + between)
 
 
 def apportion(total: int, shares: Sequence[float]) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +14,12 @@ from torch import Tensor
 from tqdm import tqdm
 
 from logpolar.datasets.files import CorrespondenceFile
+from logpolar.distributed import cores
 from logpolar.errors import LogpolarError
 from logpolar.sampling.torch_lookup import TorchPyramids
+from logpolar.training.conditions import change_conditions
+
+_MIN_ZOOM = 1e-3  # for warps that rounding in the file made singular
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +45,9 @@ class TrainingData:
     first: Tensor  # (C, 4): x, y, size, angle of the first keypoint of each correspondence
     second: Tensor  # (C, 4)
     residual: Tensor  # (C,): degrees, angle of the second keypoint less the true one
+    log_zoom: Tensor  # (C,): ln(scale of the second image / scale of the first)
     sources: tuple[PairTable, ...]
+    copies: int = 0  # altered ones of each of the N images: copy c of image i is image i + c * N
 
     @property
     def pairs(self) -> int:
@@ -63,6 +70,7 @@ class _FileData:
     first: NDArray[np.float32]
     second: NDArray[np.float32]
     residual: NDArray[np.float32]
+    log_zoom: NDArray[np.float32]
     pair_images: NDArray[np.int64]
     rows: NDArray[np.int64]
     groups: list[str]
@@ -74,9 +82,11 @@ def load_training_data(
     device: torch.device | str,
     dtype: torch.dtype = torch.float16,
     progress: bool = False,
+    copies: int = 0,
+    seed: int = 0,
 ) -> TrainingData:
     """The training split of the files of each source, without image pairs that have fewer correspondences than
-    ``per_pair``. Raises ``LogpolarError`` for a source that has none."""
+    ``per_pair``. Raises ``LogpolarError`` for a source that has none. ``seed`` determines the altered ``copies``."""
     images: list[NDArray[np.uint8]] = []
     columns: list[tuple[NDArray[np.float32], ...]] = []
     tables, rows, groups = [], 0, dict[str, int]()
@@ -89,18 +99,30 @@ def load_training_data(
                     numbers = np.array([groups.setdefault(name, len(groups)) for name in read.groups], np.int64)
                     parts.append(PairTable(read.pair_images + len(images), read.rows + rows, numbers))
                     images += read.images
-                    columns.append((read.first, read.second, read.residual))
+                    columns.append((read.first, read.second, read.residual, read.log_zoom))
                     rows += len(read.first)
                 bar.update()
             if not parts:
                 named = ", ".join(map(str, files))
                 raise LogpolarError(f"{named}: no image pair to train on has {per_pair} or more correspondences")
             tables.append(_join(parts))
-    first, second, residual = (
+    first, second, residual, log_zoom = (
         torch.from_numpy(np.concatenate(values)).to(device) for values in zip(*columns, strict=True)
     )
+    images += alter_images(images, copies, seed)
     pyramids = TorchPyramids([torch.from_numpy(image) / 255 for image in images], device, dtype)
-    return TrainingData(pyramids, first, second, residual, tuple(tables))
+    return TrainingData(pyramids, first, second, residual, log_zoom, tuple(tables), copies)
+
+
+def alter_images(images: Sequence[NDArray[np.uint8]], copies: int, seed: int) -> list[NDArray[np.uint8]]:
+    """Altered copies: the first of every image, then the second, and so on."""
+    tasks = [(copy, number) for copy in range(copies) for number in range(len(images))]
+
+    def alter(task: tuple[int, int]) -> NDArray[np.uint8]:
+        return change_conditions(images[task[1]], np.random.default_rng((seed, *task)))
+
+    with ThreadPoolExecutor(cores()) as threads:  # OpenCV and numpy release the lock
+        return list(threads.map(alter, tasks))
 
 
 def _join(parts: Sequence[PairTable]) -> PairTable:
@@ -135,6 +157,7 @@ def _read_file(path: Path, per_pair: int) -> _FileData:
         np.concatenate([empty, *(each.first.table for each in found)]),
         np.concatenate([empty, *(each.second.table for each in found)]),
         np.concatenate([empty[:, 0], *(each.angle_residual for each in found)]),
+        np.concatenate([empty[:, 0], *(np.log(np.maximum(each.zoom, _MIN_ZOOM)) for each in found)]),
         number[file.pair_images[wanted]],
         np.stack([ends[:-1], ends[1:]], axis=1),
         [groups[pair] for pair in wanted],

@@ -33,11 +33,20 @@ class BatchOptions:
 
 @dataclass(frozen=True)
 class AugmentationOptions:
-    """Random changes to the keypoints of a batch."""
+    """Random changes to the keypoints and images of a batch."""
 
     aligned: bool = setting(False, "Rotate the second keypoint to its true angle first; otherwise both keep SIFT's.")
     angle_jitter: float = setting(10.0, "Standard deviation in degrees, first patch.", 0)
     scale_jitter: float = setting(0.4, "Standard deviation of ln(size), first patch.", 0)
+    fixed: float = setting(0.0, "Fraction of image pairs with one keypoint size and angle per image.", 0, 1)
+    fixed_size: float = setting(6.0, "Pixels: mean of these sizes.", 1)
+    fixed_mismatch: float = setting(4.0, "Largest scale mismatch between these sizes, as a factor.", 1)
+    altered: float = setting(0.0, "Fraction of image pairs whose second image is an altered copy.", 0, 1)
+    copies: int = setting(2, "Altered copies of each image: night, shadows, haze, motion blur, noise, JPEG.", 1)
+
+    @property
+    def used_copies(self) -> int:
+        return self.copies if self.altered else 0
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,14 @@ class _Run:
         if state is not None and state["step"] >= config.optimisation.steps and written:
             scores = {name: Score.from_dict(values) for name, values in state["scores"].items()}
             return RunReport(self.model, scores, 0, True)
-        data = data or load_training_data(self.sources, config.batch.per_pair, self.device, progress=self.progress)
+        data = data or load_training_data(
+            self.sources,
+            config.batch.per_pair,
+            self.device,
+            progress=self.progress,
+            copies=config.augmentation.used_copies,
+            seed=config.run.seed,
+        )
         self._announce(data)
         teacher = self.teacher.network() if self.teacher else None
         trainer = Trainer(config, self._make_sampler(data), self.device, self.world, teacher)

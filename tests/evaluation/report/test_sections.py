@@ -140,6 +140,12 @@ class TestTables:
         assert (rows["LogPol", "amos, polar"]["λ = 96"], rows["LogPol", "paper"]["λ = 96"]) == ("0.6001", "0.651")
         assert rows["LogPol", "amos, polar"]["λ = 6"] == "–"
 
+    def test_table_4_from_a_list_of_pairs(self, tmp_path):
+        results = amos_results(SIFT=0.4567)
+        results["SIFT"]["lists"] = "as listed in pairs.txt, a stand-in for AMOS with SIFT keypoints"
+        write_run(tmp_path, "amos", results)
+        assert ("SIFT", "amos, SIFT (stand-in)") in rows_of(section_of(tmp_path, "Table 4").tables[0])
+
     def test_table_5(self, tmp_path):
         write_run(tmp_path, "phototourism", pose_results(polar=0.31, SIFT=0.22))
         rows = rows_of(section_of(tmp_path, "Table 5").tables[0])

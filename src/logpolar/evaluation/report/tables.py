@@ -137,7 +137,8 @@ def amos_ranks(runs: Sequence[Run]) -> Section:
         section.ours[run.label] = run.results
         plain = name.partition(" (")[0]  # supports are columns
         kind, lambda_ = paper.method_of(run.identity(name)) or (plain, run.identity(name).get("lambda", 0))
-        found.setdefault((f"{run.label}, {plain}", kind), {})[lambda_] = decimal(score["rank1"])
+        data = " (stand-in)" if "stand-in" in score.get("lists", "") else ""
+        found.setdefault((f"{run.label}, {plain}{data}", kind), {})[lambda_] = decimal(score["rank1"])
     section.add_table("Rank-1; N of ours is with the runs below.", *_support_rows(found))
     return section
 
