@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from logpolar.distributed import ahead, in_processes
+from logpolar.distributed import ahead, in_processes, interruptibly
 from logpolar.errors import LogpolarError
 from process_tasks import die_at_five, look_around, process_of, refuse_five, slow_at_first, start
 
@@ -58,6 +58,27 @@ class TestAhead:
             for result in ahead(map(refuse_five, range(40))):
                 seen.append(result)
         assert seen == [-task for task in range(5)]
+
+
+class TestInterruptibly:
+    def test_returns_what_a_thread_computes(self):
+        assert interruptibly(threading.get_ident) != threading.get_ident()
+
+    def test_errors_reach_the_caller(self):
+        with pytest.raises(ValueError, match="number 5 is odd"):
+            interruptibly(lambda: refuse_five(5))
+
+    def test_ctrl_c_does_not_wait(self, ctrl_c_counts):
+        """The thread itself presses it, and goes on."""
+        proceed = threading.Event()
+
+        def work():
+            os.kill(os.getpid(), signal.SIGINT)
+            assert proceed.wait(PATIENCE)
+
+        with pytest.raises(KeyboardInterrupt):
+            interruptibly(work)
+        proceed.set()
 
 
 class TestResults:
@@ -152,6 +173,26 @@ class TestProcesses:
             caller.kill()
             assert caller.communicate(timeout=PATIENCE)[0] == b""
             assert caller.returncode == -signal.SIGKILL
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(caller.pid, signal.SIGKILL)
+
+    @pytest.mark.parametrize("where", ["", "time.sleep(600)"])
+    def test_end_with_a_caller_that_is_interrupted(self, where):
+        """While it waits for a result, and while it uses one; tasks under way would take ten minutes."""
+        program = (
+            "import time; from logpolar.distributed import in_processes\n"
+            "try:\n"
+            "    for task, _ in in_processes(time.sleep, [0, *[600] * 99], 2):\n"
+            f"        print('under way', flush=True); {where}\n"
+            "except KeyboardInterrupt: print('interrupted')"
+        )
+        caller = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, start_new_session=True)
+        try:
+            assert caller.stdout.readline() == b"under way\n"
+            os.killpg(caller.pid, signal.SIGINT)
+            assert caller.communicate(timeout=PATIENCE)[0] == b"interrupted\n"
+            assert caller.returncode == 0
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(caller.pid, signal.SIGKILL)

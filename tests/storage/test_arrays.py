@@ -101,6 +101,24 @@ def test_anything_else_in_the_place_of_an_array_is_one_line(intact, tmp_path, ki
         assert "\n" not in words and len(words) < 600
 
 
+@pytest.mark.parametrize("kind", ["features", "hloc-features"])
+def test_groups_nested_too_deep(intact, tmp_path, kind):
+    path = tmp_path / "f.h5"
+    shutil.copy(intact / f"{kind}.h5", path)
+    with h5py.File(path, "a") as changed:
+        changed["a/" * 200 + "keypoints"] = np.zeros((1, 2), np.float32)
+    assert "nested more than 100 deep" in stored_files.refusal(kind, path)
+
+
+@pytest.mark.parametrize("summary", ["[1]", "null", '{"left_out": 5}', '{"image_pairs_rejected": [1]}', "[" * 100_000])
+def test_a_summary_that_is_none(intact, tmp_path, summary):
+    path = tmp_path / "f.h5"
+    shutil.copy(intact / "dataset.h5", path)
+    with h5py.File(path, "a") as changed:
+        changed["summary"][()] = summary
+    assert "is damaged (the list of images: " in stored_files.refusal("dataset", path)
+
+
 VALUES = {
     "features": {"keypoints": np.nan, "descriptors": np.inf, "sizes": -1, "angles": np.nan, "image_size": 0},
     "hloc-features": {"keypoints": np.inf, "descriptors": np.nan, "image_size": -3},

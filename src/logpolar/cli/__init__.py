@@ -17,6 +17,7 @@ from logpolar.cli.eval import evaluate
 from logpolar.cli.export import export
 from logpolar.cli.extract import extract
 from logpolar.cli.imc import imc
+from logpolar.cli.interruption import behind, interruptible, stop
 from logpolar.cli.match import match
 from logpolar.cli.match_features import match_features
 from logpolar.cli.models import models
@@ -49,12 +50,19 @@ class _Commands(click.Group):
             with warnings.catch_warnings():
                 warnings.showwarning = _show_warning
                 return super().invoke(ctx)
-        except (LogpolarError, OSError) as error:
-            if isinstance(error, BrokenPipeError):
+        except (Exception, KeyboardInterrupt) as error:
+            if interruption := behind(error):
+                stop("stopped", interruption)
+            if isinstance(error, BrokenPipeError) or not isinstance(error, (LogpolarError, OSError)):
                 raise
             words = f"{error.filename or 'writing'}: {in_words(error)}" if isinstance(error, OSError) else error
             click.echo(f"logpolar: error: {words}", err=True)
             sys.exit(2)
+
+    def __call__(self, *args: Any, **more: Any) -> Any:
+        """The command of a process; other programs call ``main`` and keep their own signal handlers."""
+        with interruptible():
+            return self.main(*args, **more)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from logpolar.cli.interruption import stop
 from logpolar.settings import (
     DEFAULT_MAX_KEYPOINTS,
     DEFAULT_MAX_SIZE,
@@ -140,12 +140,11 @@ pairs_file_option = click.option(
 
 @contextlib.contextmanager
 def continuing(output: Path) -> Iterator[None]:
-    """On Ctrl-C, print where the finished work is."""
+    """On Ctrl-C, SIGTERM and SIGHUP, print where the finished work is."""
     try:
         yield
-    except KeyboardInterrupt:
-        click.echo(f"logpolar: stopped; finished work is in {output}; rerun the command to resume", err=True)
-        sys.exit(130)
+    except KeyboardInterrupt as error:
+        stop(f"stopped; finished work is in {output}; rerun the command to resume", error)
 
 
 def with_options(command: Command, options: Sequence[Callable[[Any], Any]]) -> Command:

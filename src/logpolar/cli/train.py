@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from logpolar.cli.interruption import stop
 from logpolar.cli.options import Command, with_options
 
 if TYPE_CHECKING:
@@ -59,8 +59,7 @@ def _training(output: Path) -> Iterator[None]:
         yield
     except (KeyboardInterrupt, Stopped) as error:
         words = str(error) or f"stopped; rerun the command to resume from the last checkpoint in {output}"
-        click.echo(f"logpolar: {words}", err=True)
-        sys.exit(130)
+        stop(words, error)
 
 
 @click.command(

@@ -84,6 +84,8 @@ class CorrespondenceFile(Hdf5File):
         with self._damage("the list of images"):
             self.complete = bool(self._file.attrs["complete"])
             self.summary = dict(json.loads(str(read(self._column("summary"), _DECLARED["summary"]))))
+            if not all(isinstance(self.summary.get(key, {}), dict) for key in ("left_out", "image_pairs_rejected")):
+                raise TypeError("the summary's counts are not tables")
             self._causes = [self._column(f"{table}/rejects").attrs["causes"].tolist() for table in ("images", "pairs")]
         names, splits = self.column("images", "name").tolist(), self.column("images", "part").tolist()
         sizes = self.column("images", "size").tolist()

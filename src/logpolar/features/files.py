@@ -47,6 +47,9 @@ SCHEMA = {
 }
 """The arrays of an image in a file of ours."""
 
+_MAX_DEPTH = 100
+"""Most folders in an image's name; HDF5 takes minutes for thousands."""
+
 
 class FeatureFile(Hdf5File):
     """Reads a feature file.
@@ -101,6 +104,8 @@ def image_names(file: Any) -> list[str]:
     found: list[str] = []
 
     def visit(name: str, item: Any) -> None:
+        if name.count("/") > _MAX_DEPTH:
+            raise ValueError(f"groups nested more than {_MAX_DEPTH} deep")
         image, _, last = name.rpartition("/")
         if last == "keypoints" and isinstance(item, h5py.Dataset):
             found.append(image)

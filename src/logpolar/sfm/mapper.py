@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -68,6 +69,8 @@ def run_mapper(
     on_image: Callable[[], object] | None = None,
 ) -> dict[int, Any]:
     """Models by number, pycolmap's, also written to ``output``; none is a ``NoModelError``."""
+    from logpolar.distributed import interruptibly
+
     pycolmap = import_pycolmap("structure from motion")
     settings = pycolmap.IncrementalPipelineOptions()
     settings.num_threads = options.threads or -1
@@ -80,10 +83,23 @@ def run_mapper(
         settings.mapper.abs_pose_refine_focal_length = settings.mapper.abs_pose_refine_extra_params = False
         # New in COLMAP 4; on a set of 10 images it took 80 s and registered no further image.
         set_known(settings, structure_less_registration_fallback=False)
-    callback = (lambda: on_image() and None) if on_image else None
-    models = pycolmap.incremental_mapping(
-        str(database), str(photos), str(output), settings, next_image_callback=callback
-    )
+    abandoned = threading.Event()
+
+    def next_image() -> None:
+        if abandoned.is_set():
+            raise KeyboardInterrupt  # the only way to stop COLMAP
+        if on_image:
+            on_image()
+
+    try:
+        models = interruptibly(
+            lambda: pycolmap.incremental_mapping(
+                str(database), str(photos), str(output), settings, next_image_callback=next_image
+            )
+        )
+    except KeyboardInterrupt:
+        abandoned.set()
+        raise
     if not models:
         raise NoModelError("reconstruction failed: no two photos overlap enough with enough baseline")
     return dict(models)

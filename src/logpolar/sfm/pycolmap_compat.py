@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,12 +17,15 @@ def import_pycolmap(what: str) -> Any:
     # pycolmap's zlib breaks OpenCV's PNG writer unless OpenCV is loaded first.
     import cv2  # noqa: F401
 
+    terminate = signal.getsignal(signal.SIGTERM)
     try:
         import pycolmap
     except ImportError as error:
         raise MissingExtraError(what, "sfm") from error
     except RuntimeError as error:  # raised by pycolmap for a missing CUDA library
         raise LogpolarError(f"pycolmap is installed, but does not load: {error.__cause__ or error}") from error
+    if terminate is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, terminate)  # COLMAP's own handler prints a C++ stack trace
     return pycolmap
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -124,20 +125,24 @@ class Hdf5Writer:
         except BaseException:
             self._lock.release()
             raise
+        atexit.register(self._close)  # for a process that is ended while this one waits for a library
 
     def __enter__(self: OpenWriter) -> OpenWriter:
         try:
             if not self.path.exists():
                 self._add(self._start)
         except BaseException:
-            self._drop_spare()
-            self._lock.release()
+            self._close()
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        atexit.unregister(self._close)
         self._drop_spare()
         self._lock.release()
 

@@ -39,7 +39,11 @@ _FUSING_PAYS = 4000
 
 
 class Stopped(Exception):
-    """Training was interrupted; the run can be resumed."""
+    """Training was interrupted by a signal; the run can be resumed."""
+
+    def __init__(self, words: str, number: int = signal.SIGINT) -> None:
+        super().__init__(words)
+        self.number = number
 
 
 @dataclass(frozen=True)
@@ -184,7 +188,7 @@ class _Run:
             while trainer.step < steps:
                 rate = trainer.rate
                 meter.add(trainer.advance())
-                step, stopped = trainer.step, stop.is_set()  # read once: a later request has no checkpoint here
+                step, stopped = trainer.step, bool(stop)  # read once: a later request has no checkpoint here
                 last = step == steps or stopped
                 if not last and all(step % n for n in (run.report_every, run.checkpoint_every, run.validate_every)):
                     continue
@@ -203,7 +207,7 @@ class _Run:
                 if last or step % run.checkpoint_every == 0:
                     self._save(trainer, scores)
                 if stopped and step < steps:
-                    raise Stopped(f"stopped after step {step}; rerun the command to resume")
+                    raise Stopped(f"stopped after step {step}; rerun the command to resume", stop[0])
                 meter.restart()
         # Where all steps were done before, only the end is missing.
         return scores or self._validate(trainer, None, None)
@@ -291,25 +295,26 @@ def _differences(before: Any, now: Any, name: str = "") -> list[str]:
 
 
 @contextlib.contextmanager
-def _stop_requests(world: World) -> Iterator[threading.Event]:
-    """An event set by Ctrl-C or SIGTERM, so that the current step is finished first; a second one stops at once.
+def _stop_requests(world: World) -> Iterator[list[int]]:
+    """Receives Ctrl-C, SIGTERM or SIGHUP, so that the current step is finished first; a second one stops at once.
 
     With several processes none may stop before the others: there signals keep their usual meaning.
     """
-    event = threading.Event()
+    received: list[int] = []
     if world.size > 1 or threading.current_thread() is not threading.main_thread():
-        yield event
+        yield received
         return
 
     def request(number: int, frame: Any) -> None:
-        if event.is_set():
+        if received:
             raise KeyboardInterrupt
-        event.set()
+        received.append(number)
 
-    signals = signal.SIGINT, signal.SIGTERM
-    before = [signal.signal(each, request) for each in signals]
+    names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    numbers = [number for name in names if signal.getsignal(number := getattr(signal, name)) != signal.SIG_IGN]
+    before = [signal.signal(each, request) for each in numbers]
     try:
-        yield event
+        yield received
     finally:
-        for each, handler in zip(signals, before, strict=True):
+        for each, handler in zip(numbers, before, strict=True):
             signal.signal(each, handler)

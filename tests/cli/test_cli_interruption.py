@@ -1,0 +1,187 @@
+"""Signals to real processes. Their work would take ten minutes: they end because they are told to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import cv2
+import numpy as np
+import pytest
+
+from logpolar.features.files import FeatureFile
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+
+PATIENCE = 60  # seconds after which a test that waits for another process gives up
+
+EXTRACTION = """
+import os, pathlib, time
+from logpolar.features import extractor
+extract = extractor.Extractor.extract
+
+def slowly(self, image, *more):
+    if pathlib.Path(image).name != "0.png":
+        pathlib.Path({place!r}, f"worker-{{os.getpid()}}").touch()
+        time.sleep(600)
+    return extract(self, image, *more)
+
+extractor.Extractor.extract = slowly
+"""
+"""Python runs this before anything else, in workers too: the first image is described, the others take too long."""
+
+COMMAND = """
+import hashlib, sys, time
+from pathlib import Path
+from logpolar.cli import main
+from logpolar.distributed import in_processes
+from logpolar.features.files import FeatureWriter
+from logpolar.sfm.pycolmap_compat import import_pycolmap
+
+@main.command()
+def test():
+    place = Path({place!r})
+    {body}
+
+main(["test"])
+"""
+
+LIBRARY_CALL = "hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)"
+"""Takes minutes, and delays Python's signal handlers."""
+
+
+@contextlib.contextmanager
+def running(command, tmp_path, **more):
+    """The process, in a group of its own, of which nothing remains."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen([sys.executable, *command], **pipes, text=True, start_new_session=True, **more)
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def wait_for(condition, process):
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline, "waited in vain for another process"
+        time.sleep(0.05)
+
+
+def assert_ended(process, code, *lines):
+    """All processes hold its pipes: they end when the last of them does."""
+    _, stderr = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, stderr.splitlines()) == (code, list(lines))
+
+
+@contextlib.contextmanager
+def extraction(tmp_path):
+    """``extract`` with two workers, which has finished one image of three, and the output."""
+    photos, hooks, output = tmp_path / "photos", tmp_path / "hooks", tmp_path / "output"
+    for folder in (photos, hooks, output):
+        folder.mkdir()
+    for number in range(3):
+        pixels = np.random.default_rng(number).integers(0, 256, (64, 64), np.uint8)
+        cv2.imwrite(str(photos / f"{number}.png"), pixels)
+    (hooks / "sitecustomize.py").write_text(EXTRACTION.format(place=str(hooks)))
+    paths = os.pathsep.join([str(hooks), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = ["-m", "logpolar", "extract", photos, "-o", output / "f.h5", "-j", 2]
+
+    def half_done():
+        if not (output / "f.h5").exists():
+            return False
+        with FeatureFile(output / "f.h5") as file:
+            return file.names() == ["0.png"] and len(list(hooks.glob("worker-*"))) == 2
+
+    with running([str(word) for word in command], tmp_path, env={**os.environ, "PYTHONPATH": paths}) as process:
+        wait_for(half_done, process)
+        yield process, output / "f.h5"
+
+
+@contextlib.contextmanager
+def command(body, tmp_path, **more):
+    """A command with this body, which touches ``place / "here"``."""
+    program = COMMAND.format(place=str(tmp_path), body=body)
+    with running(["-c", program], tmp_path, **more) as process:
+        wait_for((tmp_path / "here").exists, process)
+        yield process
+
+
+class TestFirst:
+    @pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
+    def test_stops_and_keeps_what_is_done(self, tmp_path, name, code):
+        """To the process and to its group, as ``timeout`` sends it: that counts once."""
+        with extraction(tmp_path) as (process, output):
+            number = getattr(signal, name)
+            process.send_signal(number)
+            os.killpg(process.pid, number)
+            line = f"logpolar: stopped; finished work is in {output}; rerun the command to resume"
+            assert_ended(process, code, line)
+        with FeatureFile(output) as file:
+            assert file.names() == ["0.png"]
+        assert [path.name for path in output.parent.iterdir()] == ["f.h5"]
+
+    def test_does_not_wait_for_a_library(self, tmp_path):
+        body = f"with FeatureWriter(place / 'f.h5', {{}}): (place / 'here').touch(); {LIBRARY_CALL}"
+        with command(body, tmp_path) as process:
+            process.send_signal(signal.SIGTERM)
+            assert_ended(process, 143, "logpolar: stopped; finished work is kept")
+        assert {path.name for path in tmp_path.iterdir()} == {"here", "f.h5"}
+
+    def test_is_ours_once_colmap_is_loaded(self, tmp_path):
+        pytest.importorskip("pycolmap")
+        with command("import_pycolmap('a'); (place / 'here').touch(); time.sleep(600)", tmp_path) as process:
+            process.send_signal(signal.SIGTERM)
+            assert_ended(process, 143, "logpolar: stopped")
+
+    def test_is_recognised_behind_an_error_of_a_library(self, tmp_path):
+        body = """
+    try:
+        (place / 'here').touch(); time.sleep(600)
+    except KeyboardInterrupt as error:
+        raise ImportError("initialization failed") from error"""
+        with command(body, tmp_path) as process:
+            process.send_signal(signal.SIGINT)
+            assert_ended(process, 130, "logpolar: stopped")
+
+    def test_is_ignored_where_the_caller_says_so(self, tmp_path):
+        def as_nohup():
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+        with command("(place / 'here').touch(); time.sleep(600)", tmp_path, preexec_fn=as_nohup) as process:
+            process.send_signal(signal.SIGHUP)
+            process.send_signal(signal.SIGTERM)
+            assert_ended(process, 143, "logpolar: stopped")
+
+
+def test_the_second_ends_at_once(tmp_path):
+    """Even while the first waits for something, workers included."""
+    body = """
+    try:
+        for _ in in_processes(time.sleep, [0, *[600] * 9], 2):
+            (place / 'here').touch()
+            time.sleep(600)
+    finally:
+        (place / 'stopping').touch()
+        time.sleep(600)"""
+    with command(body, tmp_path) as process:
+        process.send_signal(signal.SIGINT)
+        wait_for((tmp_path / "stopping").exists, process)
+        time.sleep(0.5)  # less is the same press
+        process.send_signal(signal.SIGINT)
+        assert_ended(process, 130)
+
+
+def test_a_killed_worker_is_one_line(tmp_path):
+    with extraction(tmp_path) as (process, output):
+        worker = next((tmp_path / "hooks").glob("worker-*")).name.removeprefix("worker-")
+        os.kill(int(worker), signal.SIGKILL)
+        assert_ended(process, 2, "logpolar: error: a worker process was killed, perhaps out of memory; use fewer jobs")
+    assert [path.name for path in output.parent.iterdir()] == ["f.h5"]
