@@ -18,7 +18,7 @@ IMAGES = [f"view{number}.png" for number in range(4)]
 SCENE = ["--min-overlap", 0.1, "--validation", 0, "--max-keypoints", 300]
 PHOTOS = ["--views", 2, "--min-side", 90, "--max-keypoints", 200, "--validation", 0.4]
 COMMANDS = {"colmap": ("one", SCENE), "homographies": ("photos", PHOTOS)}
-NOTHING_FOUND = "there are no correspondences to show"
+NOTHING_FOUND = "no correspondences to show"
 
 
 def run(command: str, *arguments: object):

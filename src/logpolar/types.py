@@ -1,4 +1,4 @@
-"""Array types that every room uses."""
+"""Array types used throughout the library."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_redescribe(place):
 
 def test_mistakes_are_one_line(place):
     export = ("export", place / "f.h5", place / "m.h5", "-o", place / "d.db")
-    assert_one_error(run_colmap(*export), "--images", "--cameras", "one of them")
+    assert_one_error(run_colmap(*export), "--images", "--cameras", "either")
     assert_one_error(run_colmap(*export, "--images", place / "none"), "none: no such folder")
     assert_one_error(run_colmap(*export, "--cameras", place / "old.db"), "1 of 3 images", "c.jpg")
     (place / "text.db").write_text("no database")

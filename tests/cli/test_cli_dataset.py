@@ -357,7 +357,7 @@ class TestBadOutput:
 
 
 def test_a_folder_is_no_output_of_photos(places, tmp_path):
-    assert_one_error(run("homographies", places / "photos", "-o", tmp_path), str(tmp_path), "ends with .h5")
+    assert_one_error(run("homographies", places / "photos", "-o", tmp_path), str(tmp_path), "end in .h5")
 
 
 def test_an_input_is_never_overwritten(places):

@@ -91,7 +91,7 @@ class TestResult:
             main, ["dataset", "colmap", str(workspace), "-o", str(tmp_path / "out.h5"), "--jobs", "1"]
         )
         assert "6 images" in built.stdout
-        assert_one_error(built, "out.h5", "no correspondence was found")  # the same depth everywhere is no surface
+        assert_one_error(built, "out.h5", "no correspondences found")  # the same depth everywhere is no surface
 
 
 class TestOptions:
@@ -138,7 +138,7 @@ class TestStopping:
         result = run(photos, workspace)
         assert result.exit_code == 130
         assert len(result.stderr.splitlines()) == 1
-        assert "the same command continues" in result.stderr
+        assert "rerun the command to resume" in result.stderr
         monkeypatch.setattr(pycolmap, "extract_features", lambda *args, **kwargs: pytest.fail("was finished"))
         result = run(photos, workspace)
         assert result.exit_code == 130
@@ -165,7 +165,7 @@ class TestBadInput:
         assert_one_error(run(tmp_path / "none.jpg", tmp_path / "workspace"), "none.jpg", "no such file")
 
     def test_one_photo(self, photos, tmp_path):
-        assert_one_error(run(photos / "view0.png", tmp_path / "workspace"), "view0.png", "two photos or more")
+        assert_one_error(run(photos / "view0.png", tmp_path / "workspace"), "view0.png", "at least two photos")
         assert not (tmp_path / "workspace").exists()
 
     @pytest.mark.parametrize("readable", [0, 1])

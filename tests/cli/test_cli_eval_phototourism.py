@@ -133,10 +133,10 @@ def test_bad_input(scene, tmp_path):
     mean = shutil.copytree(scene, tmp_path / "mean")
     twin = shutil.copytree(scene, tmp_path / "deep" / "castle")
     for arguments, words in (
-        ((scene, scene), "named twice"),
+        ((scene, scene), "given twice"),
         ((scene, twin), "same name"),
         ((mean,), "'mean'"),
-        ((scene, "--tune", scene), "other scenes"),
+        ((scene, "--tune", scene), "not evaluated"),
         ((scene, "--device", "abacus"), "abacus"),
         ((scene, "-d", "rootsift,lambda=12"), "are the same descriptor"),
         ((tmp_path / "nowhere",), "no such file"),

@@ -102,7 +102,7 @@ def test_bad_input(scene, tmp_path, monkeypatch):
         ((named_all,), "'all'"),
         ((tmp_path / "nowhere",), "no such file"),
         ((photos,), "not a scene with known poses"),
-        ((scene, "--images", 1), "two images or more"),
+        ((scene, "--images", 1), "at least two images"),
         ((scene, "-d", "unknown-thing"), "unknown name 'unknown-thing'"),
         ((scene, "-d", "colmap-sift,lambda=3"), "colmap-sift"),
         ((scene, "--device", "abacus"), "abacus"),

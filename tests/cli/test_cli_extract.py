@@ -89,7 +89,7 @@ class TestResult:
     def test_more_jobs_than_cores_are_pointed_out(self, tmp_path, monkeypatch, count, words):
         monkeypatch.setattr("logpolar.distributed.cores", lambda: count)
         result = run_extract(tmp_path / "none", "-o", tmp_path / "f.h5", "--jobs", 3)  # said before any work
-        assert errors_of(result)[0] == f"logpolar: 3 jobs share {words}: more memory, not more speed"
+        assert errors_of(result)[0] == f"logpolar: 3 jobs on {words}: more memory, no more speed"
 
     @pytest.mark.parametrize("jobs", ["1", "2"])
     def test_what_is_used_instead_of_bfloat16_is_told_once_in_one_line(self, folder, tmp_path, monkeypatch, jobs):
@@ -106,7 +106,7 @@ class TestResult:
         result = subprocess.run(command, capture_output=True, text=True, env=environment)
         assert result.returncode == 0
         words = "this processor has no bfloat16: model 'half' runs in float32, slower"
-        assert [line for line in errors_of(result) if "jobs share" not in line] == [f"logpolar: {words}"]
+        assert [line for line in errors_of(result) if "more memory" not in line] == [f"logpolar: {words}"]
 
     def test_jobs(self, folder, tmp_path):
         result = run_extract(folder, "-o", tmp_path / "out.h5", "--jobs", "2")
@@ -119,7 +119,7 @@ class TestResult:
         result = run_extract(folder, "-o", tmp_path / "out.h5")
         assert result.exit_code == 0
         assert "added 2 of 3 images" in result.stdout
-        assert "1 were there already" in result.stdout
+        assert "1 already present" in result.stdout
 
     def test_options_reach_the_file(self, folder, tmp_path):
         run_extract(

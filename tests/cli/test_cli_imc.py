@@ -39,7 +39,7 @@ def test_problems_are_listed(place):
     (place / "s" / "phototourism" / "x" / "matches.h5").unlink()
     check = run_imc("check", place / "s")
     assert check.exit_code == 1
-    assert check.stdout.splitlines()[0] == "phototourism/x: config.json announces matches, but there is no matches.h5"
+    assert check.stdout.splitlines()[0] == "phototourism/x: config.json declares matches, but there is no matches.h5"
 
 
 def test_mistakes_are_one_line(place):

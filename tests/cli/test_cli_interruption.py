@@ -122,7 +122,7 @@ class TestFirst:
             number = getattr(signal, name)
             process.send_signal(number)
             os.killpg(process.pid, number)
-            line = f"logpolar: stopped; what was finished is in {output}, the same command continues"
+            line = f"logpolar: stopped; finished work is in {output}; rerun the command to resume"
             assert_ended(process, code, line)
         with FeatureFile(output) as file:
             assert file.names() == ["0.png"]
@@ -132,7 +132,7 @@ class TestFirst:
         body = f"with FeatureWriter(place / 'f.h5', {{}}): (place / 'here').touch(); {LIBRARY_CALL}"
         with command(body, tmp_path) as process:
             process.send_signal(signal.SIGTERM)
-            assert_ended(process, 143, "logpolar: stopped; what was finished before is kept")
+            assert_ended(process, 143, "logpolar: stopped; finished work is kept")
         assert {path.name for path in tmp_path.iterdir()} == {"here", "f.h5"}
 
     def test_is_ours_once_colmap_is_loaded(self, tmp_path):

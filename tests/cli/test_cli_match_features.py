@@ -28,7 +28,7 @@ def test_exhaustive_and_again(features, tmp_path):
     assert result.exit_code == 0
     assert "added 3 of 3 pairs with 60 matches" in result.stdout
     again = run_match_features(features, "-o", tmp_path / "m.h5")
-    assert "added 0 of 3 pairs with 0 matches, 3 were there already" in again.stdout
+    assert "added 0 of 3 pairs with 0 matches, 3 already present" in again.stdout
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_mistakes_are_one_line(features, tmp_path):
     assert_one_error(run_match_features(features, "-o", features), "would overwrite an input")
     assert_one_error(run_match_features(features, "-o", output, "--device", "tpu"), "unknown device 'tpu'")
     single = write_feature_file(tmp_path / "single.h5", NAMES[:1])
-    assert_one_error(run_match_features(single, "-o", output), "single.h5", "1 images", "two or more")
+    assert_one_error(run_match_features(single, "-o", output), "single.h5", "1 images", "at least two")
     (tmp_path / "pairs.txt").write_text("a.jpg x.jpg\n")
     assert_one_error(run_match_features(features, "-o", output, "--pairs", tmp_path / "pairs.txt"), "'x.jpg'")
     assert not output.exists()

@@ -256,7 +256,7 @@ class TestRecipe:
         assert run("recipe", "paper").exit_code == 0
 
     def test_unknown(self):
-        assert_one_error(run("recipe", "papr"), "there is no recipe 'papr' (known: default, paper, small)")
+        assert_one_error(run("recipe", "papr"), "no recipe 'papr' (known: default, paper, small)")
 
     def test_trained_once_it_has_data(self, place, tmp_path, quick):
         text = run("recipe", "paper").stdout
@@ -275,4 +275,4 @@ def test_as_a_module():
         [sys.executable, "-m", "logpolar", "recipe", "none"], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "logpolar: error: there is no recipe 'none' (known: default, paper, small)\n"
+    assert done.stderr == "logpolar: error: no recipe 'none' (known: default, paper, small)\n"

@@ -32,7 +32,7 @@ class TestBuilding:
         build_scene(folder, tmp_path / "f.h5", SMALL)
         path = next((folder / "stereo" / "depth_maps").iterdir())
         write_depth(path, read_depth(path) * 2)
-        with pytest.raises(StorageError, match=r"f\.h5: was made of other images, or they have changed"):
+        with pytest.raises(StorageError, match=r"f\.h5: was made from other images, or they have changed"):
             build_scene(folder, tmp_path / "f.h5", SMALL)
 
     def test_another_photo_of_the_same_name(self, photos, tmp_path):

@@ -306,7 +306,7 @@ class TestResuming:
             stop_after(patch, "link_views", 1)
             build_scene(folder, path, SMALL)
         first.rename(then)
-        with pytest.raises(StorageError, match="was made of other images") as error:
+        with pytest.raises(StorageError, match="was made from other images") as error:
             build_scene(folder, path, SMALL)
         assert str(path) in str(error.value)
         with CorrespondenceFile(path) as file:

@@ -182,7 +182,7 @@ class TestCorrespondenceFiles:
         assert scene.name == "scene"
         assert [image.name for image in scene.images] == ["a.png", "b.png", "c.png", "d.png", "b.png@shrunk-3"]
         assert scene.pairs == [(0, 2), (1, 3), (3, 4)]
-        assert not scene.altered
+        assert not scene.transformed
         assert scene.images[1].read().shape == (31, 40)
         np.testing.assert_allclose(scene.images[1].camera.table, cameras[1].table)
 
@@ -193,7 +193,7 @@ class TestCorrespondenceFiles:
         path = tmp_path / "scene.h5"
         write(path, images, [make_pair(*images)], {**SETTINGS, "second": second})
         scene = read_scene(path)
-        assert scene.altered
+        assert scene.transformed
         assert scene.pairs == [(0, 1)]
         with pytest.raises(LogpolarError, match="--no-multi-view"):
             prepare_scene(scene, PhototourismOptions(), multi_view=True)

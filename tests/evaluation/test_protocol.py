@@ -85,7 +85,7 @@ class TestEvaluate:
 
     def test_results_have_the_layout(self, tmp_path, monkeypatch):
         monkeypatch.setattr(Length, "score", lambda self, method: "four")
-        with pytest.raises(LogpolarError, match=r"length\.json: .*'results/SIFT/letters' is no whole number"):
+        with pytest.raises(LogpolarError, match=r"length\.json: .*'results/SIFT/letters' is not an integer"):
             evaluate("length", RunOptions(("sift",), tmp_path))
 
 

@@ -42,7 +42,7 @@ def test_missing_or_of_another_kind(protocol, keys):
         inner = [each[key] for each in inner]
     del inner[0][keys[-1]]
     inner[1][keys[-1]] = "text"
-    for results, words in ((missing, f"no '{keys[-1]}' in"), (other, f"/{keys[-1]}' is no ")):
+    for results, words in ((missing, f"no '{keys[-1]}' in"), (other, f"/{keys[-1]}' is not ")):
         with pytest.raises(LogpolarError) as caught:
             check_layout(Path("folder", f"{protocol}.json"), results, RESULTS[protocol])
         message = str(caught.value)
@@ -56,5 +56,5 @@ def test_missing_values_are_numbers():
     results["SIFT"]["rank1"] = None
     check_layout(Path("amos.json"), results, RESULTS["amos"])
     results["SIFT"]["views"] = True
-    with pytest.raises(LogpolarError, match="'SIFT/views' is no whole number"):
+    with pytest.raises(LogpolarError, match="'SIFT/views' is not an integer"):
         check_layout(Path("amos.json"), results, RESULTS["amos"])

@@ -18,11 +18,11 @@ from logpolar.evaluation.options import SfmTestOptions
 from logpolar.evaluation.posed_scenes import PosedScene, read_scene
 from logpolar.evaluation.sfm import (
     MethodExtractor,
-    SceneScore,
     by_colmap,
     by_method,
     camera_errors,
     choose_photos,
+    mean_of_repeats,
     measure_structure,
     read_poses,
     score_structure,
@@ -59,7 +59,7 @@ def measured(photos, tmp_path_factory):
     found = {}
     for name, way in (("rootsift", by_method("rootsift", 0.8, TEST)), ("colmap", by_colmap(TEST))):
         output = tmp_path_factory.mktemp("models") / name
-        found[name] = output, measure_structure(*photos, output, way, TEST).repeats[0]
+        found[name] = output, measure_structure(*photos, output, way, TEST)[0]
     return found
 
 
@@ -92,25 +92,25 @@ class TestScores:
             raise NoModelError("none")
 
         found = measure_structure(*photos, measured["colmap"][0], fail, TEST)
-        (score,) = found.repeats
+        (score,) = found
         assert (score.images, score.registered, score.right, score.models, score.points) == (6, [], 0, 0, 0)
-        plain = found.to_dict()
+        plain = mean_of_repeats(found)
         assert plain["rotation_median"] is plain["position_median"] is plain["mean_track_length"] is None
         assert (plain["registered"], plain["registered_most"], plain["pairs"]) == (0, 0, 15)
 
     def test_means_and_sums(self, measured, photos):
         output, whole = measured["colmap"]
         none = score_structure(photos[0], output / DATABASE, output, None)
-        scene = SceneScore([whole, none])
-        plain, own = scene.to_dict(), whole.to_dict()
+        plain = mean_of_repeats([whole, none])
+        own = whole.to_dict()
         assert (plain["registered"], plain["registered_least"], plain["registered_most"]) == (3, 0, 6)
         assert (plain["images"], plain["right"], plain["points"]) == (6, 3, whole.points / 2)
         assert plain["rotation_median"] == own["rotation_median"]  # of those that have one
         assert plain["repeats"] == [own, none.to_dict()]
-        both = sum_up([scene, SceneScore([none])])
+        both = sum_up([plain, mean_of_repeats([none])])
         assert (both["images"], both["registered"], both["registered_most"], both["right"]) == (12, 3, 6, 3)
         assert both["position_median"] == own["position_median"]
-        assert sum_up([SceneScore([none])])["position_median"] is None
+        assert sum_up([mean_of_repeats([none])])["position_median"] is None
 
     def test_repeats(self, photos, measured, tmp_path, monkeypatch):
         """From the same matches with seeds that follow; a second call finds them again."""
@@ -123,7 +123,7 @@ class TestScores:
 
         monkeypatch.setattr(pycolmap, "incremental_mapping", counted)
         way = by_method("rootsift", 0.8, TEST)
-        found = [measure_structure(*photos, output, way, replace(TEST, repeats=2)).to_dict() for _ in range(2)]
+        found = [mean_of_repeats(measure_structure(*photos, output, way, replace(TEST, repeats=2))) for _ in range(2)]
         assert seeds == [1]
         assert found[0] == found[1]
         assert [each["registered"] for each in found[0]["repeats"]] == [6, 6]
@@ -152,7 +152,7 @@ class TestColmap:
         monkeypatch.setattr(pycolmap, "extract_features", lambda *_, **__: pytest.fail("was finished before"))
         output, score = measured["colmap"]
         again = measure_structure(*photos, output, by_colmap(TEST), TEST)
-        assert again.repeats[0].to_dict() == score.to_dict()
+        assert again[0].to_dict() == score.to_dict()
 
     def test_other_options_start_anew(self, photos, measured, monkeypatch):
         monkeypatch.setattr(pycolmap, "extract_features", lambda *_, **__: pytest.fail("anew"))
@@ -268,7 +268,7 @@ class TestPhotos:
         assert len({each["photos"] for each in found}) == 3
 
     def test_one_image(self, scene):
-        with pytest.raises(StorageError, match="two images or more"):
+        with pytest.raises(StorageError, match="at least two images"):
             choose_photos(PosedScene("small", scene.images[:1], []), SfmTestOptions())
-        with pytest.raises(StorageError, match="two images or more"):
+        with pytest.raises(StorageError, match="at least two images"):
             choose_photos(scene, SfmTestOptions(images=1))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logpolar.errors import KeypointError
-from logpolar.keypoints import DEFAULT_ANGLE, DEFAULT_SIZE, Keypoints, normalize_degrees
+from logpolar.keypoints import DEFAULT_ANGLE, DEFAULT_SIZE, Keypoints, normalise_degrees
 
 
 def some_keypoints(count: int = 20, seed: int = 0) -> Keypoints:
@@ -117,7 +117,7 @@ def test_resize_and_back(position, factor):
 
 @given(st.floats(-1e5, 1e5, width=32))
 def test_degrees_are_always_below_360(angle):
-    turned = normalize_degrees(np.array([angle], np.float32))[0]
+    turned = normalise_degrees(np.array([angle], np.float32))[0]
     assert 0 <= turned < 360
 
 

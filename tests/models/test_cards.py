@@ -18,12 +18,12 @@ class TestOptions:
     @pytest.mark.parametrize(
         ("changes", "words"),
         [
-            ({"channels": ()}, "channels must be a list of whole numbers"),
-            ({"channels": [16] * 6}, "channels must be a list of whole numbers"),
-            ({"channels": (16.0,) * 6}, "channels must be a list of whole numbers"),
-            ({"strides": (True,) * 6}, "strides must be a list of whole numbers"),
+            ({"channels": ()}, "channels must be a list of integers"),
+            ({"channels": [16] * 6}, "channels must be a list of integers"),
+            ({"channels": (16.0,) * 6}, "channels must be a list of integers"),
+            ({"strides": (True,) * 6}, "strides must be a list of integers"),
             ({"channels": (16, 16)}, "2 channels, but 6 strides"),
-            ({"channels": (16, 0, 1, 1, 1, 1)}, "channels must be 1 or more, not 0"),
+            ({"channels": (16, 0, 1, 1, 1, 1)}, "channels must be at least 1, not 0"),
             ({"strides": (1, 1, 3, 1, 1, 1)}, "strides must be 1 or 2"),
         ],
     )

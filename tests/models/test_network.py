@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from logpolar.models.cards import NetworkOptions
-from logpolar.models.network import DescriptorNetwork, normalize_contrast
+from logpolar.models.network import DescriptorNetwork, normalise_contrast
 
 
 def make_network(rows: int = 32, columns: int = 32, circular: bool = False, dropout: float = 0.1) -> DescriptorNetwork:
@@ -145,7 +145,7 @@ class TestDescriptors:
 
     def test_descriptors_are_the_head_of_the_trunk(self):
         network, patches = make_network(), random_patches(3)
-        values = trunk(network, normalize_contrast(patches)).numpy()
+        values = trunk(network, normalise_contrast(patches)).numpy()
         weight = network.head.weight.detach().numpy()
         head = np.einsum("nchw,ochw->no", values, weight)
         head = (head - network.head_norm.running_mean.numpy()) / np.sqrt(network.head_norm.running_var.numpy() + 1e-5)
@@ -156,11 +156,11 @@ class TestDescriptors:
     def test_contrast_by_plain_numpy(self):
         patches = random_patches(6, 24, 48).numpy()
         expected = [(patch - patch.mean()) / (patch.std(ddof=1) + 1e-4) for patch in patches.astype(np.float64)]
-        np.testing.assert_allclose(normalize_contrast(torch.from_numpy(patches)).numpy(), expected, atol=1e-5)
+        np.testing.assert_allclose(normalise_contrast(torch.from_numpy(patches)).numpy(), expected, atol=1e-5)
 
     def test_contrast_counts_one_less_than_all(self):
         """On a 4 x 4 patch N and N - 1 differ by 3 %."""
-        normalised = normalize_contrast(random_patches(1, 4, 4))
+        normalised = normalise_contrast(random_patches(1, 4, 4))
         assert normalised.square().sum().item() == pytest.approx(15, rel=2e-3)
 
     @pytest.mark.parametrize(("gain", "offset", "tolerance"), [(1, 0.3, 1e-4), (0.4, 0, 3e-3), (0.5, 0.4, 3e-3)])

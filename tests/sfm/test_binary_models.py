@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from logpolar.errors import StorageError
-from logpolar.sfm.binary_models import check_whole
+from logpolar.sfm.binary_models import check_complete
 from logpolar.sfm.workspace import read_workspace
 from synthetic_world import standard_world, write_workspace
 
@@ -21,7 +21,7 @@ def binary(tmp_path_factory) -> Path:
 
 
 def test_whole_models_pass(binary):
-    check_whole(binary / "sparse")
+    check_complete(binary / "sparse")
     assert len(read_workspace(binary).views) == 3
 
 
@@ -30,10 +30,10 @@ def test_a_camera_model_that_came_later_is_left_to_pycolmap(binary, tmp_path):
     data = bytearray((folder / "cameras.bin").read_bytes())
     data[12:16] = struct.pack("<i", 99)
     (folder / "cameras.bin").write_bytes(data)
-    check_whole(folder)
+    check_complete(folder)
     (folder / "points3D.bin").write_bytes(b"")
     with pytest.raises(StorageError, match="points3D"):
-        check_whole(folder)
+        check_complete(folder)
 
 
 @pytest.mark.parametrize("length", [0, 4, 8, 20, 50, 100, -10, -1])

@@ -16,7 +16,7 @@ FEW = SiftOptions(keypoints=50)
 
 
 def test_too_few_photos(scene, tmp_path):
-    with pytest.raises(LogpolarError, match="two photos or more"):
+    with pytest.raises(LogpolarError, match="at least two photos"):
         reconstruct_with_sift(scene / "photos" / "deep", tmp_path / "model", FEW)
     (tmp_path / "empty").mkdir()
     with pytest.raises(ImageError, match="no images in this folder"):

@@ -7,7 +7,7 @@ import pytest
 
 from colmap_databases import arrays, write_database
 from logpolar.errors import StorageError
-from logpolar.sfm.database import Database, quantize
+from logpolar.sfm.database import Database, quantise
 from logpolar.sfm.database_files import read_content
 from logpolar.sfm.mapper import MapperOptions, run_mapper
 
@@ -32,7 +32,7 @@ def test_a_synthetic_dataset_is_verified_and_mapped_again(tmp_path):
 def test_quantization_is_the_formula_by_loop():
     values = np.array([[0, 0.25, -0.25, 0.6, -0.6, 0.001, 0.499]], np.float32)
     expected = [min(max(round(128 + 256 * float(value)), 0), 255) for value in values[0]]
-    assert quantize(values).tolist() == [expected]
+    assert quantise(values).tolist() == [expected]
     assert expected[:5] == [128, 192, 64, 255, 0]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from colmap_databases import digest, query, write_database
 from logpolar.errors import StorageError
-from logpolar.sfm.database_files import connect, copy_database, written_whole
+from logpolar.sfm.database_files import connect, copy_database, written_atomically
 
 
 def test_a_copy_has_what_another_program_has_not_yet_checkpointed(tmp_path):
@@ -33,11 +33,11 @@ def test_reading_leaves_nothing_beside_and_changes_nothing(tmp_path, mode):
 
 def test_whole_or_not_at_all(tmp_path):
     output = tmp_path / "d.db"
-    with pytest.raises(ValueError, match="in between"), written_whole(output) as half:
+    with pytest.raises(ValueError, match="in between"), written_atomically(output) as half:
         write_database(half, "3.11", {"x": None})
         raise ValueError("in between")
     assert list(tmp_path.iterdir()) == []
-    with written_whole(output) as half:
+    with written_atomically(output) as half:
         write_database(half, "3.11", {"x": None})
         query(half, "PRAGMA journal_mode = WAL")
         assert not output.exists()
@@ -49,5 +49,5 @@ def test_a_database_in_use_is_not_replaced(tmp_path):
     output = write_database(tmp_path / "d.db", "3.11", {"x": None})
     with contextlib.closing(sqlite3.connect(output, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StorageError, match="locked"), written_whole(output, overwrite=True):
+        with pytest.raises(StorageError, match="locked"), written_atomically(output, overwrite=True):
             pytest.fail("must not come here")

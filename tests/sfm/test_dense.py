@@ -329,7 +329,7 @@ class TestPhotos:
         monkeypatch.setattr(pycolmap, "extract_features", failing)
 
     def database_after(self, photos, workspace, **options):
-        with pytest.raises(ReconstructionError, match="could not make the features: Check failed: the disk is full"):
+        with pytest.raises(ReconstructionError, match="failed to create the features: Check failed: the disk is full"):
             reconstruct_dense(photos, workspace, DenseOptions(**options))
         return pycolmap.Database.open(str(workspace / "database.db"))
 
@@ -370,7 +370,7 @@ class TestPhotos:
 def test_sequential_matching(photos, tmp_path, monkeypatch):
     monkeypatch.setattr(pycolmap, "match_exhaustive", failing)
     monkeypatch.setattr(pycolmap, "incremental_mapping", failing)
-    with pytest.raises(ReconstructionError, match="could not make the model"):
+    with pytest.raises(ReconstructionError, match="failed to create the model"):
         reconstruct_dense([photos], tmp_path / "workspace", DenseOptions(matcher="sequential"))
     database = pycolmap.Database.open(str(tmp_path / "workspace" / "database.db"))
     assert database.num_matched_image_pairs() >= 5, "neighbours by name"

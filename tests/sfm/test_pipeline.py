@@ -119,14 +119,14 @@ class TestRefusals:
         self.assert_refused(scene / "photos", tmp_path / "none" / "m", "does not exist")
 
     def test_a_single_photo(self, scene, tmp_path):
-        self.assert_refused(scene / "photos" / "deep", tmp_path / "m", "two photos or more")
+        self.assert_refused(scene / "photos" / "deep", tmp_path / "m", "at least two photos")
         assert not (tmp_path / "m").exists()
 
     def test_none_can_be_read(self, tmp_path):
         (tmp_path / "photos").mkdir()
         for name in ("a.jpg", "b.jpg"):
             (tmp_path / "photos" / name).write_text("no photo")
-        self.assert_refused(tmp_path / "photos", tmp_path / "m", r"can be read; .*a\.jpg")
+        self.assert_refused(tmp_path / "photos", tmp_path / "m", r"readable photos; .*a\.jpg")
 
     @pytest.mark.parametrize("overwrite", [False, True])
     @pytest.mark.parametrize("name", ["database.db", "sparse", "pairs.txt", "report.json", "summary.png"])

@@ -266,8 +266,8 @@ WRONG = {
     "dropout": ("[network]\ndropout = 1", "[network] dropout must lie in [0, 1), not 1"),
     "dropout text": ('[network]\ndropout = "x"', "[network] dropout must be a number, not 'x'"),
     "channels": ("[network]\nchannels = [16, 16]", "[network] there are 2 channels, but 6 strides"),
-    "channels number": ("[network]\nchannels = 16", "[network] channels must be a list of whole numbers, not 16"),
-    "channels text": ('[network]\nchannels = ["a"]', "[network] channels must be a list of whole numbers"),
+    "channels number": ("[network]\nchannels = 16", "[network] channels must be a list of integers, not 16"),
+    "channels text": ('[network]\nchannels = ["a"]', "[network] channels must be a list of integers"),
     "strides": ("[network]\nstrides = [1, 1, 4, 1, 1, 1]", "[network] strides must be 1 or 2"),
     "too many strides": (
         "[network]\nstrides = [2, 2, 2, 2, 2, 2]",
@@ -294,7 +294,7 @@ class TestWrong:
 
     @pytest.mark.parametrize("recipe", ['"papr"', "3", "[]", '["paper"]', "{}"])
     def test_unknown_recipe(self, assert_refused, recipe):
-        assert_refused(f"recipe = {recipe}\n{DATA}", "there is no recipe", "known: default, paper, small")
+        assert_refused(f"recipe = {recipe}\n{DATA}", "no recipe", "known: default, paper, small")
 
     @pytest.mark.parametrize("text", ["", "data = []", "data = 3"])
     def test_no_data(self, assert_refused, text):

@@ -32,7 +32,7 @@ _show_others = warnings.showwarning
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-    """Print our own warnings in one line, without the place in the code."""
+    """Print our own warnings in one line, without the source location."""
     if issubclass(category, LogpolarWarning):
         click.echo(f"logpolar: {message}", err=True)
     else:

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 _PATH = click.Path(path_type=Path)
 _output = click.option("--output", "-o", type=_PATH, required=True, help="New COLMAP database.")
-_overwrite = click.option("--overwrite", is_flag=True, help="Replace OUTPUT, if it is a COLMAP database.")
+_overwrite = click.option("--overwrite", is_flag=True, help="Replace OUTPUT if it is a COLMAP database.")
 
 
 @click.group(
-    short_help="Write COLMAP databases, or describe and match one anew.",
+    short_help="Write COLMAP databases, or redescribe an existing one.",
     epilog="Example: logpolar colmap redescribe database.db photos/ -o new.db && "
     "colmap mapper --database_path new.db --image_path photos --output_path sparse",
 )
@@ -39,7 +39,7 @@ def colmap() -> None:
 
 
 @colmap.command(
-    short_help="Write feature and match files into a database.",
+    short_help="Write feature and match files to a database.",
     epilog="Example: logpolar colmap export features.h5 matches.h5 --images photos/ -o database.db",
 )
 @click.argument("features", type=_PATH)
@@ -52,7 +52,7 @@ def colmap() -> None:
 def export(
     features: Path, matches: Path | None, images: Path | None, cameras: Path | None, output: Path, **settings: Any
 ) -> None:
-    """Write FEATURES and MATCHES, of `extract` and `match-features` or of hloc, into a new COLMAP database.
+    """Write FEATURES and MATCHES, from `extract` and `match-features` or from hloc, to a new COLMAP database.
 
     Matches are verified by two-view geometry, so that `colmap mapper` can start at once. Without MATCHES the database
     has only keypoints and descriptors. OUTPUT is written atomically.
@@ -60,13 +60,13 @@ def export(
     from logpolar.sfm.export import export_database
 
     if (images is None) == (cameras is None):
-        raise LogpolarError("give the photos (--images) or another database's cameras (--cameras), one of them")
+        raise LogpolarError("give either the photos (--images) or a database with cameras (--cameras)")
     overwrite, options = settings.pop("overwrite"), make_settings(ExportOptions, settings)
-    _tell(output, export_database(features, matches, output, images, cameras, options, overwrite, progress=True))
+    _print(output, export_database(features, matches, output, images, cameras, options, overwrite, progress=True))
 
 
 @colmap.command(
-    short_help="Describe the keypoints of a database, and match them anew.",
+    short_help="Redescribe and rematch the keypoints of a database.",
     epilog="Example: logpolar colmap redescribe database.db photos/ -o new.db --model logpolar-96",
 )
 @click.argument("database", type=_PATH)
@@ -79,10 +79,10 @@ def export(
 @jobs_option
 @_overwrite
 def redescribe(database: Path, photos: Path, output: Path, pairs: Path | None, ratio: float, **settings: Any) -> None:
-    """Describe the keypoints of a COLMAP database with our model, match and verify them, into a new database.
+    """Redescribe the keypoints of a COLMAP database; match, verify and write them to a new database.
 
     Cameras, images, rigs and keypoints are kept, with their stored scale and orientation. DATABASE itself is never
-    changed. A second run resumes an interrupted one.
+    changed. Rerun the command to resume.
     """
     from logpolar.matching.nearest import MatchingOptions
     from logpolar.sfm.redescription import redescribe_database
@@ -94,12 +94,12 @@ def redescribe(database: Path, photos: Path, output: Path, pairs: Path | None, r
         report = redescribe_database(
             database, photos, output, opener, options, MatchingOptions(ratio), pairs, jobs, overwrite, progress=True
         )
-    _tell(output, report)
+    _print(output, report)
 
 
-def _tell(output: Path, report: DatabaseReport) -> None:
+def _print(output: Path, report: DatabaseReport) -> None:
     if report.columns == 2:
-        click.echo("keypoints have no scale and orientation: described as 4 px and upright, stored as positions")
+        click.echo("keypoints have no scale and orientation: described at 4 px, upright; only positions are stored")
     if report.descriptor_bytes < 512:
         click.echo("descriptors are stored in 8 bits, as COLMAP 3 requires; do not match them with COLMAP itself")
     click.echo(f"{output}: {report.images} images, {report.keypoints} keypoints")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from logpolar.datasets.files import CorrespondenceFile
 
 _PATH = click.Path(path_type=Path)
-overwrite_option = click.option("--overwrite", is_flag=True, help="Start anew instead of resuming.")
+overwrite_option = click.option("--overwrite", is_flag=True, help="Start over instead of resuming.")
 
 
 @click.group(
@@ -49,9 +49,9 @@ def colmap(workspaces: tuple[Path, ...], output: Path, jobs: int, overwrite: boo
     """Correspondences from COLMAP dense workspaces: images/, sparse/, stereo/depth_maps/.
 
     SIFT keypoints are linked through poses and depth maps, of any resolution, where other views confirm the depth. One
-    file is written per workspace; `-o name.h5` with several workspaces writes name-WORKSPACE.h5. A second run resumes
-    an interrupted one. Unusable images are listed; the exit code is then 1, or 2 if a whole workspace is unusable,
-    which does not stop the others. Needs the extra 'sfm'.
+    file is written per workspace; `-o name.h5` with several workspaces writes name-WORKSPACE.h5. Rerun the command to
+    resume. Unusable images are listed, with exit code 1. An unusable workspace does not stop the others; the exit code
+    is then 2. Needs the extra 'sfm'.
     """
     from logpolar.datasets.scenes import build_scene
 
@@ -59,7 +59,7 @@ def colmap(workspaces: tuple[Path, ...], output: Path, jobs: int, overwrite: boo
     for workspace, target in _targets(workspaces, output):
         try:
             with _folder_for(target, output), continuing(target):
-                left_out += _tell(target, build_scene(workspace, target, options, jobs, overwrite, progress=True))
+                left_out += _print(target, build_scene(workspace, target, options, jobs, overwrite, progress=True))
         except LogpolarError as error:
             if len(workspaces) == 1:
                 raise
@@ -71,7 +71,7 @@ def colmap(workspaces: tuple[Path, ...], output: Path, jobs: int, overwrite: boo
 
 @contextlib.contextmanager
 def _folder_for(target: Path, output: Path) -> Iterator[None]:
-    """Make the folder of outputs, if there is to be one; remove it again if it stays empty."""
+    """Create the output folder, if there is to be one; remove it if it stays empty."""
     new = target.parent == output and not output.exists()
     if new:
         output.mkdir(parents=True)
@@ -96,8 +96,8 @@ def _targets(workspaces: tuple[Path, ...], output: Path) -> list[tuple[Path, Pat
     return list(zip(workspaces, files, strict=True))
 
 
-def _tell(target: Path, report: BuildReport) -> int:
-    """Print the result; the number of images left out."""
+def _print(target: Path, report: BuildReport) -> int:
+    """Print the result and return the number of images left out."""
     from logpolar.datasets.files import CorrespondenceFile
 
     for reason in report.left_out.values():
@@ -108,13 +108,13 @@ def _tell(target: Path, report: BuildReport) -> int:
     done = "was already complete: " if report.was_complete else ""
     click.echo(f"{target}: {done}{counts['images']} images, {pairs}, {size:.1f} MB{left_out}")
     with CorrespondenceFile(target) as file:
-        tell_rejects(file)
+        print_rejects(file)
     if counts["correspondences"] == 0:
-        raise LogpolarError(f"{target}: no correspondence was found; the rejects above say why")
+        raise LogpolarError(f"{target}: no correspondences found; the rejects above say why")
     return len(report.left_out)
 
 
-def tell_rejects(file: CorrespondenceFile) -> None:
+def print_rejects(file: CorrespondenceFile) -> None:
     """Print rejects by cause."""
     click.echo("rejected, by cause:")
     rejects = {"image pairs": file.summary.get("image_pairs_rejected", {}), "keypoints": file.rejects()}
@@ -136,7 +136,7 @@ def tell_rejects(file: CorrespondenceFile) -> None:
 def homographies(photos: tuple[str, ...], output: Path, jobs: int, overwrite: bool, **settings: Any) -> None:
     """Correspondences from single photos: two views each, related by a random homography, under different light.
 
-    A second run resumes an interrupted one. Unreadable photos are listed; the exit code is then 1.
+    Rerun the command to resume. Unreadable photos are listed; the exit code is then 1.
     """
     from logpolar.datasets.homographies import build_photos
     from logpolar.images import find_images
@@ -145,7 +145,7 @@ def homographies(photos: tuple[str, ...], output: Path, jobs: int, overwrite: bo
     _check_ending(output)
     with continuing(output):
         report = build_photos(find_images(photos), output, options, jobs, overwrite, progress=True)
-    if _tell(output, report):
+    if _print(output, report):
         sys.exit(1)
 
 
@@ -163,8 +163,8 @@ def aligned(lists: tuple[Path, ...], output: Path, jobs: int, overwrite: bool, *
 
     PAIRS are text files. Each line has the paths of two images and, unless they show the same view, of a file with the
     3 x 3 homography from the first to the second; paths are relative to the list. Keypoints detected in one image only
-    are carried to the other. Pairs that are not aligned are listed; the exit code is then 1. A second run resumes an
-    interrupted one.
+    are carried to the other. Pairs that are not aligned are listed; the exit code is then 1. Rerun the command to
+    resume.
     """
     from logpolar.datasets.aligned import build_aligned, read_pair_list
 
@@ -173,10 +173,10 @@ def aligned(lists: tuple[Path, ...], output: Path, jobs: int, overwrite: bool, *
     pairs = [pair for path in lists for pair in read_pair_list(path)]
     with continuing(output):
         report = build_aligned(pairs, output, options, jobs, overwrite, progress=True)
-    if _tell(output, report):
+    if _print(output, report):
         sys.exit(1)
 
 
 def _check_ending(output: Path) -> None:
     if output.suffix not in FILE_ENDINGS:
-        raise LogpolarError(f"{output}: a correspondence file's name ends with {' or '.join(FILE_ENDINGS)}")
+        raise LogpolarError(f"{output}: correspondence files end in {' or '.join(FILE_ENDINGS)}")

@@ -21,25 +21,25 @@ from logpolar.sfm.dense import DenseOptions, DenseReport
 @click.argument("photos", nargs=-1, required=True, metavar="PHOTOS...")
 @click.argument("workspace", type=click.Path(path_type=Path))
 @settings_options(DenseOptions)
-@click.option("--overwrite", is_flag=True, help="Start anew; removes only what this command has made.")
+@click.option("--overwrite", is_flag=True, help="Start over; removes only what this command has created.")
 def reconstruct(photos: tuple[str, ...], workspace: Path, overwrite: bool, **settings: Any) -> None:
     """Reconstruct photos of one place (files, folders, globs) with pycolmap, for `logpolar dataset colmap`.
 
-    WORKSPACE becomes a COLMAP dense workspace: images/, sparse/ and, if pycolmap has CUDA, stereo/depth_maps/. A second
-    run resumes after the last finished step. Unreadable photos are listed; the exit code is then 1. Needs the extra
-    'sfm'.
+    WORKSPACE becomes a COLMAP dense workspace: images/, sparse/ and, if pycolmap has CUDA, stereo/depth_maps/. Rerun
+    the command to resume after the last finished step. Unreadable photos are listed; the exit code is then 1. Needs the
+    extra 'sfm'.
     """
     from logpolar.sfm.dense import reconstruct_dense
 
     options = make_settings(DenseOptions, settings)
     with continuing(workspace):
         report = reconstruct_dense(photos, workspace, options, overwrite, progress=True, say=click.echo)
-    _tell(workspace, report)
+    _print(workspace, report)
     if report.left_out:
         sys.exit(1)
 
 
-def _tell(workspace: Path, report: DenseReport) -> None:
+def _print(workspace: Path, report: DenseReport) -> None:
     for reason in report.left_out.values():
         click.echo(f"logpolar: left out: {reason}", err=True)
     if report.left_out:
@@ -47,7 +47,7 @@ def _tell(workspace: Path, report: DenseReport) -> None:
     readable = report.registered + len(report.unregistered)
     click.echo(f"{workspace}: {report.registered} of {readable} photos registered, {report.points} points")
     if report.models > 1:
-        click.echo(f"COLMAP made {report.models} models that are not connected; this is the largest")
+        click.echo(f"COLMAP made {report.models} disconnected models; this is the largest")
     if report.unregistered:
         click.echo(f"not registered: {', '.join(report.unregistered[:10])}{', ...' * (len(report.unregistered) > 10)}")
     click.echo(_next_steps(workspace, report))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from logpolar.cli.dataset import tell_rejects
+from logpolar.cli.dataset import print_rejects
 
 if TYPE_CHECKING:
     from logpolar.datasets.files import CorrespondenceFile
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="Folder for pictures (needs the extra 'viz').")
-@click.option("--count", type=click.IntRange(1, 50), default=8, show_default=True, help="Image pairs on the page.")
+@click.option("--count", type=click.IntRange(1, 50), default=8, show_default=True, help="Image pairs to show.")
 @click.option("--split", type=click.Choice(["train", "validation", "test"]), help="Sample pairs of this split only.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Which pairs are shown.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed of the sample.")
 def show(file: Path, output: Path | None, count: int, split: str | None, seed: int) -> None:
     """Show the content of a correspondence file: statistics and, with -o, pictures.
 
@@ -41,7 +41,7 @@ def show(file: Path, output: Path | None, count: int, split: str | None, seed: i
 
 def _print(file: CorrespondenceFile, statistics: Statistics) -> None:
     counts = file.counts()
-    state = "" if file.complete else "; INCOMPLETE, run the command that makes it again"
+    state = "" if file.complete else "; INCOMPLETE, rerun the command that builds it"
     click.echo(f"{file.path}: {file.settings.get('source')}{state}")
     for what, number in counts.items():
         click.echo(f"  {what.replace('_', ' '):28}{number:>10}")
@@ -49,7 +49,7 @@ def _print(file: CorrespondenceFile, statistics: Statistics) -> None:
         click.echo(f"  pairs of {split:19}{len(file.pairs(split)):>10}")
     quantiles = ", ".join(f"{100 * q:g} %: {value:.2f}x" for q, value in statistics.quantiles().items())
     click.echo(f"scale mismatch: {quantiles or 'none'}; above 2x: {100 * statistics.fraction_above(2):.2f} %")
-    tell_rejects(file)
+    print_rejects(file)
     for reason in file.summary.get("left_out", {}).values():
         click.echo(f"  left out: {reason}")
 
@@ -70,7 +70,7 @@ def _draw(
     many = sample_pairs(file, 100, random, split)
     if not many:
         which = f" in the split {split}" if split else ""
-        raise LogpolarError(f"{file.path}: there are no correspondences to show{which}")
+        raise LogpolarError(f"{file.path}: no correspondences to show{which}")
     figure = plot_statistics(statistics, file.path.name)
     output.mkdir(parents=True, exist_ok=True)
     figure.savefig(output / "statistics.png", dpi=110)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from logpolar.cli.options import Number
-from logpolar.settings import DEFAULT_MODEL
+from logpolar.cli.options import Number, model_option
 from logpolar.storage.atomic_io import check_picture
 
 
@@ -23,7 +22,7 @@ from logpolar.storage.atomic_io import check_picture
     show_default=True,
     help="Picture to write (.png, .jpg, .webp).",
 )
-@click.option("--model", "-m", default=DEFAULT_MODEL, show_default=True, help="Shipped model or model file.")
+@model_option
 @click.option(
     "--zoom", type=Number(1, 6), default=3.0, show_default=True, help="How many times smaller the second view is."
 )

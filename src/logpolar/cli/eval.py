@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from logpolar.cli.options import ENGINE, Command, Number, continuing, engine_options, jobs_option
+from logpolar.cli.options import ENGINE, Command, WordOrFraction, continuing, engine_options, jobs_option, with_options
 from logpolar.cli.settings import make_settings, settings_options
 from logpolar.evaluation.options import (
     AmosOptions,
@@ -20,16 +20,6 @@ from logpolar.evaluation.options import (
     RunOptions,
     SfmTestOptions,
 )
-
-
-class FixedSize(click.ParamType):  # type: ignore[type-arg] # generic in the newest click only
-    """``median`` or a fraction of the image's longer side."""
-
-    name = "median|0..1"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | float:
-        return value if value == "median" else Number(0, 1, min_open=True).convert(value, param, ctx)
-
 
 _PATH = click.Path(path_type=Path)
 _FOLDER = click.argument("folder", type=_PATH)
@@ -50,15 +40,13 @@ _RUN = (
     click.option(
         "--output", "-o", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder for results."
     ),
-    click.option(
-        "--cache", type=click.Path(path_type=Path, file_okay=False), help="Folder that keeps descriptors for next time."
-    ),
-    click.option("--skip-missing", is_flag=True, help="Give descriptors without their file a row that says so."),
+    click.option("--cache", type=click.Path(path_type=Path, file_okay=False), help="Folder to cache descriptors in."),
+    click.option("--skip-missing", is_flag=True, help="List descriptors whose weights are missing instead of failing."),
 )
 
 _FIXED_SIZE = click.option(
     "--fixed-size",
-    type=FixedSize(),
+    type=WordOrFraction("median", min_open=True),
     help="Ignore detected scales: all keypoints of an image get their median size, or a fraction of its longer side.",
 )
 
@@ -67,20 +55,13 @@ _DETECTOR = click.option(
     default="sift",
     show_default=True,
     metavar="SPEC",
-    help="Detector of the keypoints: sift, opencv:NAME, kornia:NAME; whole features have their own.",
+    help="Keypoint detector: sift, opencv:NAME, kornia:NAME; whole features have their own.",
 )
 
 
 def _protocol(kind: type[Any], *more: Callable[[Any], Any]) -> Callable[[Command], Command]:
-    """The options of a protocol, and those of every run."""
-    options: list[Callable[[Any], Any]] = [*_RUN, engine_options, *more, settings_options(kind)]
-
-    def decorate(command: Command) -> Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
+    """The options of a protocol and of every run."""
+    return lambda command: with_options(command, [*_RUN, engine_options, *more, settings_options(kind)])
 
 
 def _evaluate(protocol: str, kind: type[Any], values: dict[str, Any]) -> None:
@@ -103,7 +84,7 @@ def _evaluate(protocol: str, kind: type[Any], values: dict[str, Any]) -> None:
     epilog="Example: logpolar eval hpatches hpatches/ -d rootsift -d logpolar-96 -o results/",
 )
 def evaluate() -> None:
-    """Evaluate descriptors, the library's and others, and write tables and figures.
+    """Evaluate the library's and other descriptors; write tables and figures.
 
     Each command writes its numbers as JSON and CSV, a Markdown table, and figures (extra 'viz') to a folder. With
     --cache descriptors are computed once.
@@ -111,7 +92,7 @@ def evaluate() -> None:
 
 
 @evaluate.command(
-    short_help="FPR95 on scenes, also by errors of the detector.",
+    short_help="FPR95 on scenes, also by detector error.",
     epilog="Example: logpolar eval patches test/*.h5 -d rootsift -d logpolar-96 -o results/ --cache cache/",
 )
 @_FILES
@@ -127,7 +108,7 @@ def patches(**values: Any) -> None:
 
 
 @evaluate.command(
-    short_help="Ranks among thousands of distractors, on scenes.",
+    short_help="Retrieval ranks among thousands of distractors, on scenes.",
     epilog="Example: logpolar eval retrieval test/*.h5 -d rootsift -d logpolar-96 -o results/ --cache cache/",
 )
 @_FILES
@@ -151,14 +132,14 @@ def retrieval(**values: Any) -> None:
     HPatchesOptions,
     _DETECTOR,
     _FIXED_SIZE,
-    click.option("--rotations", default="", metavar="NUMBERS", help="Comma-separated degrees: measure at each, too."),
-    click.option("--zooms", default="", metavar="NUMBERS", help="Comma-separated factors: measure at each, too."),
+    click.option("--rotations", default="", metavar="NUMBERS", help="Also measure at these degrees, comma-separated."),
+    click.option("--zooms", default="", metavar="NUMBERS", help="Also measure at these factors, comma-separated."),
 )
 def hpatches(**values: Any) -> None:
     """The paper's Table 3 on a folder of HPatches sequences, and curves over rotation and zoom.
 
-    rank-1: mode paper has all correspondences of a split in one pool, mode full ranks within each pair. MMA: fraction
-    of mutual nearest neighbours within some pixels of the truth. --rotations and --zooms transform the second images.
+    rank-1: mode paper pools all correspondences of a split, mode full ranks within each pair. MMA: fraction of mutual
+    nearest neighbours within a pixel threshold of the truth. --rotations and --zooms transform the second images.
     """
     _evaluate("hpatches", HPatchesOptions, values)
 
@@ -174,7 +155,7 @@ def hpatches(**values: Any) -> None:
         "--lambdas",
         default="",
         metavar="NUMBERS",
-        help="Comma-separated supports, for all descriptors that take one and have none in their spec.",
+        help="Comma-separated lambdas, for descriptors whose spec does not set it.",
     ),
 )
 def amos(**values: Any) -> None:
@@ -203,8 +184,8 @@ def amos(**values: Any) -> None:
         multiple=True,
         metavar="SCENE",
         type=_PATH,
-        help="Tune the ratio of each descriptor on this other scene, of a correspondence file on its validation pairs, "
-        "if any; repeatable.",
+        help="Tune each descriptor's ratio on this other scene (of a correspondence file, on its validation pairs, "
+        "if any); repeatable.",
     ),
     click.option("--multi-view/--no-multi-view", default=True, show_default=True, help="Needs the extra 'sfm'."),
     jobs_option,
@@ -220,35 +201,35 @@ def phototourism(**values: Any) -> None:
 
 
 @evaluate.command(
-    short_help="Structure from motion against known cameras, and COLMAP's own SIFT.",
+    short_help="Structure from motion on scenes with known cameras; includes COLMAP's SIFT.",
     epilog="Example: logpolar eval sfm scenes/trevi_fountain -d logpolar-96 -d colmap-sift --downscale 3 -o results/",
 )
 @_SCENES
 @_protocol(SfmTestOptions, jobs_option)
 def sfm(**values: Any) -> None:
-    """Models of photos alone, by `logpolar sfm` with each descriptor, compared with the true cameras.
+    """Reconstruct scenes by `logpolar sfm` with each descriptor, and compare with the true cameras.
 
-    SCENES are as for `logpolar eval phototourism`; only their images are used, and poses as the truth. The descriptor
-    'colmap-sift' stands for COLMAP alone: its SIFT with as many keypoints, its matcher with its defaults. All match
-    every image with every other, with the same verification and mapper. With --cache a second run resumes the first.
+    SCENES are as for `logpolar eval phototourism`; only images are used, and poses as ground truth. The descriptor
+    'colmap-sift' is COLMAP's own pipeline: its SIFT, with the same limit of keypoints, and its matcher with defaults.
+    Matching is exhaustive; verification and mapper are the same for all. With --cache, interrupted runs are resumed.
     Needs the extra 'sfm'.
     """
     _evaluate("sfm", SfmTestOptions, values)
 
 
 @evaluate.command(
-    short_help="All runs beside the paper's tables and figures.",
+    short_help="Compare runs with the paper's tables and figures.",
     epilog="Example: logpolar eval report results/ ablation/ -o report/",
 )
 @click.argument("results", nargs=-1, required=True, metavar="RESULTS...", type=_PATH)
 @click.option("--output", "-o", type=_PATH, required=True, help="Folder, or Markdown file.")
 def report(results: tuple[Path, ...], output: Path) -> None:
-    """Put the results of the other commands beside the tables and figures of the paper.
+    """Compare the results of the other commands with the paper's tables and figures.
 
     RESULTS are their output folders, searched at any depth: patches.json, retrieval.json, hpatches.json, amos.json,
-    phototourism.json, sfm.json, and table.csv of `logpolar ablate`. There may be several runs of one protocol, such as
-    `eval patches` with and without --fixed-size. Writes report.md, report.json, and figures (extra 'viz'); if the
-    output is called NAME.md, that file and the others into the folder NAME.
+    phototourism.json, sfm.json, and table.csv of `logpolar ablate`. Several runs of one protocol are allowed, such as
+    `eval patches` with and without --fixed-size. Writes report.md, report.json, and figures (extra 'viz'); with -o
+    NAME.md, that file, and the others in the folder NAME.
     """
     from logpolar.evaluation.report.sections import report_results
 

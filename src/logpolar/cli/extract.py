@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from logpolar.cli.options import continuing, extraction_options, extractor_opener, point_out_crowds
+from logpolar.cli.options import continuing, extraction_options, extractor_opener, warn_about_jobs
 from logpolar.errors import ImageError
 
 
@@ -22,14 +22,14 @@ from logpolar.errors import ImageError
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    callback=point_out_crowds,
+    callback=warn_about_jobs,
     help="Images at a time.",
 )
 @click.option("--overwrite", is_flag=True, help="Start over instead of adding to an existing file.")
 def extract(paths: tuple[str, ...], output: Path, jobs: int, overwrite: bool, **extraction: Any) -> None:
     """Extract features of images, folders and globs into one file.
 
-    The file is HDF5 in hloc's layout. A stopped run is resumed by the same command. Unreadable images are listed at
+    The file is HDF5 in hloc's layout. Rerun the command to resume. Unreadable images are listed at
     the end with exit code 1 (2 if there were no others).
     """
     from logpolar.features.batch import extract_images
@@ -44,7 +44,7 @@ def extract(paths: tuple[str, ...], output: Path, jobs: int, overwrite: bool, **
         click.echo(f"logpolar: left out: {reason}", err=True)
     if len(report.failed) == len(images):
         raise ImageError(f"none of the {len(images)} images could be read")
-    skipped = f", {report.skipped} were there already" if report.skipped else ""
+    skipped = f", {report.skipped} already present" if report.skipped else ""
     click.echo(f"{output}: added {report.done} of {len(images)} images with {report.keypoints} keypoints{skipped}")
     if report.failed:
         sys.exit(1)

@@ -55,8 +55,8 @@ def export(
 ) -> None:
     """Add a scene to a submission: FEATURES of `logpolar extract`, and MATCHES of every pair, of `match-features`.
 
-    Without MATCHES the benchmark matches the descriptors itself, with --ratio. Run it once per scene; all scenes
-    share one config.json, which may be edited.
+    Without MATCHES the benchmark matches the descriptors itself, with --ratio. Run it once per scene; all scenes share
+    one editable config.json.
     """
     from logpolar.features.hloc import open_features
     from logpolar.integrations.imc.config import SubmissionOptions

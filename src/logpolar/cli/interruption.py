@@ -93,7 +93,7 @@ def _watch(pipe: int) -> None:
             elif time.monotonic() - first > _AT_ONCE:
                 _end(128 + number)
         elif not _noticed.is_set() and signal.getsignal(number) == _interrupt:
-            print("logpolar: stopped; what was finished before is kept", file=sys.stderr)
+            print("logpolar: stopped; finished work is kept", file=sys.stderr)
             _end(128 + number)
 
 

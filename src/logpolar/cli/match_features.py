@@ -42,7 +42,7 @@ def match_features(
 ) -> None:
     """Match the images of a feature file (`logpolar extract` or hloc) into a match file in hloc's layout.
 
-    Run the same command again to continue after an interruption.
+    Rerun the command to resume after an interruption.
     """
     from logpolar.features.hloc import open_features
     from logpolar.matching.files import match_pairs
@@ -53,7 +53,7 @@ def match_features(
     check_output(output, features, *([pairs] if pairs else []))
     with continuing(output):
         report = match_pairs(features, output, chosen, MatchingOptions(ratio), jobs, overwrite, True, device)
-    skipped = f", {report.skipped} were there already" if report.skipped else ""
+    skipped = f", {report.skipped} already present" if report.skipped else ""
     click.echo(f"{output}: added {report.done} of {len(chosen)} pairs with {report.matches} matches{skipped}")
 
 
@@ -64,7 +64,7 @@ def choose(file: FeatureFile, options: PairingOptions, pairs: Path | None) -> li
 
     names = file.names()
     if len(names) < 2:
-        raise LogpolarError(f"{file.path}: has {len(names)} images, and matching needs two or more")
+        raise LogpolarError(f"{file.path}: has {len(names)} images; matching needs at least two")
     if pairs:
         return read_pairs(pairs, names)
     return choose_pairs(names, options, lambda name: file.read(name).descriptors)

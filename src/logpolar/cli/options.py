@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -37,25 +37,23 @@ class Number(click.FloatRange):
             self.fail(f"{value} is not a finite number", param, ctx)
         return number
 
+    def _describe_range(self) -> str:
+        return "" if self.min is self.max is None else super()._describe_range()
 
-class InnerRadius(click.ParamType):  # type: ignore[type-arg] # generic in the newest click only
-    """``covariant``, ``paper`` or a number from 0 to 1."""
 
-    name = "covariant|paper|0..1"
+class WordOrFraction(click.ParamType):  # type: ignore[type-arg] # generic in the newest click only
+    """One of some words, or a number from 0 to 1."""
+
+    def __init__(self, *words: str, min_open: bool = False) -> None:
+        self.name, self._words, self._number = "|".join((*words, "0..1")), words, Number(0, 1, min_open=min_open)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | float:
-        return value if value in ("covariant", "paper") else Number(0, 1).convert(value, param, ctx)
+        return value if value in self._words else self._number.convert(value, param, ctx)
 
 
-inner_radius_option = click.option(
-    "--inner-radius",
-    type=InnerRadius(),
-    default=0.5,
-    show_default=True,
-    help="Innermost log-polar radius: tied to the keypoint (covariant), 1 px (paper), or between.",
+model_option = click.option(
+    "--model", "-m", default=DEFAULT_MODEL, show_default=True, help="Shipped model or model file."
 )
-
-_MODEL = click.option("--model", "-m", default=DEFAULT_MODEL, show_default=True, help="Shipped model or model file.")
 
 _MAX_KEYPOINTS = click.option(
     "--max-keypoints",
@@ -65,7 +63,7 @@ _MAX_KEYPOINTS = click.option(
     help="Keep the strongest keypoints of each image.",
 )
 
-_MAX_SIZE = click.option(
+max_size_option = click.option(
     "--max-size",
     type=click.IntRange(min=0),
     default=DEFAULT_MAX_SIZE,
@@ -94,7 +92,7 @@ _ENGINE = (
         type=click.Choice(RUNTIMES),
         default=RUNTIMES[0],
         show_default=True,
-        help="What runs networks on a CPU; auto: onnxruntime. Extras 'openvino' and 'torch'.",
+        help="Inference engine on a CPU; auto: onnxruntime. Extras 'openvino' and 'torch'.",
     ),
     click.option(
         "--threads", type=click.IntRange(min=0), default=0, show_default="all cores", help="CPU threads of a process."
@@ -108,11 +106,11 @@ def _all_cores() -> int:
     return cores()
 
 
-def point_out_crowds(ctx: click.Context, param: click.Parameter, jobs: int) -> int:
-    """Callback of --jobs: more than there are cores are allowed, but not what one hopes for."""
+def warn_about_jobs(ctx: click.Context, param: click.Parameter, jobs: int) -> int:
+    """Callback of --jobs: warn about more jobs than cores."""
     if jobs > (count := _all_cores()):
         cores = "1 core" if count == 1 else f"{count} cores"
-        click.echo(f"logpolar: {jobs} jobs share {cores}: more memory, not more speed", err=True)
+        click.echo(f"logpolar: {jobs} jobs on {cores}: more memory, no more speed", err=True)
     return jobs
 
 
@@ -122,7 +120,7 @@ jobs_option = click.option(
     type=click.IntRange(min=1),
     default=_all_cores,
     show_default="all cores",
-    callback=point_out_crowds,
+    callback=warn_about_jobs,
     help="Processes.",
 )
 
@@ -136,34 +134,39 @@ ratio_option = click.option(
 )
 
 pairs_file_option = click.option(
-    "--pairs", type=click.Path(path_type=Path), help="Text file, two image names a line, instead of --pairing."
+    "--pairs", type=click.Path(path_type=Path), help="Text file with two image names per line, instead of --pairing."
 )
 
 
 @contextlib.contextmanager
 def continuing(output: Path) -> Iterator[None]:
-    """Turn Ctrl-C, SIGTERM and SIGHUP into a line that says where what was finished is."""
+    """On Ctrl-C, SIGTERM and SIGHUP, print where the finished work is."""
     try:
         yield
     except KeyboardInterrupt as error:
-        stop(f"stopped; what was finished is in {output}, the same command continues", error)
+        stop(f"stopped; finished work is in {output}; rerun the command to resume", error)
 
 
-def engine_options(command: Command) -> Command:
-    """--device, --precision, --runtime, --threads, as the parameters ``ENGINE``."""
-    for option in reversed(_ENGINE):
+def with_options(command: Command, options: Sequence[Callable[[Any], Any]]) -> Command:
+    """The command with options in this order."""
+    for option in reversed(options):
         command = option(command)
     return command
 
 
+def engine_options(command: Command) -> Command:
+    """--device, --precision, --runtime, --threads, as the parameters ``ENGINE``."""
+    return with_options(command, _ENGINE)
+
+
 def extraction_options(command: Command) -> Command:
     """--model, --max-keypoints, --max-size and ``engine_options``; see ``take_extraction``."""
-    return _MODEL(_MAX_KEYPOINTS(_MAX_SIZE(engine_options(command))))
+    return model_option(_MAX_KEYPOINTS(max_size_option(engine_options(command))))
 
 
 def description_options(command: Command) -> Command:
-    """The same for given keypoints: without --max-keypoints."""
-    return _MODEL(_MAX_SIZE(engine_options(command)))
+    """``extraction_options`` without --max-keypoints, for given keypoints."""
+    return model_option(max_size_option(engine_options(command)))
 
 
 def take_extraction(values: dict[str, Any]) -> dict[str, Any]:
@@ -177,7 +180,7 @@ def extractor_opener(threads: int, **extraction: Any) -> OpenExtractor:
 
 
 def open_extractor(max_size: int, fixed_threads: int = 0, threads: int = 0, **extraction: Any) -> Extractor:
-    """The extractor that the options of a command ask for."""
+    """The extractor configured by a command's options."""
     from logpolar.features.extractor import Extractor
 
     return Extractor(max_size=max_size or None, threads=fixed_threads or threads, **extraction)

@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from logpolar.cli.options import Number, inner_radius_option
-from logpolar.settings import DEFAULT_MAX_SIZE
+from logpolar.cli.options import Number, WordOrFraction, max_size_option
 from logpolar.storage.atomic_io import check_output
 
 
@@ -34,15 +33,15 @@ from logpolar.storage.atomic_io import check_output
     show_default=True,
     help="Support of the cartesian pattern in keypoint sizes.",
 )
-@inner_radius_option
-@click.option("--antialias/--no-antialias", default=True, show_default=True, help="Look up in a Gaussian pyramid.")
 @click.option(
-    "--max-size",
-    type=click.IntRange(min=0),
-    default=DEFAULT_MAX_SIZE,
+    "--inner-radius",
+    type=WordOrFraction("covariant", "paper"),
+    default=0.5,
     show_default=True,
-    help="Downscale to this size.",
+    help="Innermost log-polar radius: tied to the keypoint (covariant), 1 px (paper), or between.",
 )
+@click.option("--antialias/--no-antialias", default=True, show_default=True, help="Look up in a Gaussian pyramid.")
+@max_size_option
 def patches(
     image: Path,
     output: Path,
@@ -53,7 +52,7 @@ def patches(
     antialias: bool,
     max_size: int,
 ) -> None:
-    """Show where both sampling patterns look in an image, and the patches they see. Needs the extra 'viz'."""
+    """Show where both sampling patterns sample an image, and the resulting patches. Needs the extra 'viz'."""
     from logpolar.errors import ImageError, LogpolarError
     from logpolar.images import downscale, read_gray
     from logpolar.keypoints.detection import SiftDetector

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
+from logpolar.cli.options import max_size_option
 from logpolar.errors import LogpolarError
-from logpolar.settings import DEFAULT_MAX_SIZE
 from logpolar.storage.atomic_io import check_output
 
 
@@ -35,13 +35,7 @@ from logpolar.storage.atomic_io import check_output
 @click.option("--split", type=click.Choice(["train", "validation", "test"]), help="Measure on this split only.")
 @click.option("--pairs", type=click.IntRange(min=0), default=0, show_default="all", help="Image pairs of a test file.")
 @click.option("--title", default="test scenes", show_default=True, help="Title of the results on the card.")
-@click.option(
-    "--max-size",
-    type=click.IntRange(min=0),
-    default=DEFAULT_MAX_SIZE,
-    show_default=True,
-    help="Downscale larger photos to this many pixels on the longer side; 0 never does.",
-)
+@max_size_option
 def quantise(
     model: str,
     sources: tuple[str, ...],
@@ -57,7 +51,7 @@ def quantise(
 
     int8 is calibrated on photos, or the train split of correspondence files (PATH...). The card of the variant names
     its parent and precision, the cosine similarity to the parent's descriptors and, with --test, FPR95 and rank-1.
-    Processors that do not reproduce its descriptors refuse to run it.
+    Processors on which its descriptors differ refuse it.
     """
     import numpy as np
 

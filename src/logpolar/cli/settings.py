@@ -8,20 +8,14 @@ from typing import Any, TypeVar
 
 import click
 
-from logpolar.cli.options import Command, Number
+from logpolar.cli.options import Command, Number, with_options
 
 Settings = TypeVar("Settings")
 
 
 def settings_options(kind: type[Any]) -> Callable[[Command], Command]:
     """An option for each setting of a class and its nested classes; see ``make_settings``."""
-
-    def decorate(command: Command) -> Command:
-        for each, default in reversed(list(_settings(kind()))):
-            command = _option(each, default)(command)
-        return command
-
-    return decorate
+    return lambda command: with_options(command, [_option(*each) for each in _settings(kind())])
 
 
 def make_settings(kind: type[Settings], values: Mapping[str, Any]) -> Settings:

@@ -33,13 +33,13 @@ from logpolar.sfm.pipeline import SUMMARY, SfmOptions
 @pairs_file_option
 @ratio_option
 @jobs_option
-@click.option("--overwrite", is_flag=True, help="Start anew instead of resuming.")
+@click.option("--overwrite", is_flag=True, help="Start over instead of resuming.")
 def sfm(
     photos: Path, output: Path, pairs: Path | None, ratio: float, jobs: int, overwrite: bool, **settings: Any
 ) -> None:
     """Reconstruct a folder of photos into OUTPUT/sparse: features, pairs, matches, verification, COLMAP's mapper.
 
-    A second run resumes an interrupted one and adds new photos. OUTPUT also holds the feature and match files, the
+    Rerun the command to resume, or to add new photos. OUTPUT also holds the feature and match files, the
     COLMAP database, report.json and summary.png; a folder with a COLMAP project from elsewhere is refused. Unreadable
     photos are listed; the exit code is then 1. Needs the extra 'sfm'.
     """
@@ -55,12 +55,12 @@ def sfm(
             photos, output, opener, options, MatchingOptions(ratio), pairs, jobs, overwrite, True, click.echo
         )
     write_picture(output / SUMMARY, draw_summary(photos, output, report))
-    _tell(output, report)
+    _print(output, report)
     if report.left_out:
         sys.exit(1)
 
 
-def _tell(output: Path, report: SfmReport) -> None:
+def _print(output: Path, report: SfmReport) -> None:
     for reason in report.left_out.values():
         click.echo(f"logpolar: left out: {reason}", err=True)
     readable = report.photos - len(report.left_out)

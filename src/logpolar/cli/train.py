@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from logpolar.cli.interruption import stop
-from logpolar.cli.options import Command
+from logpolar.cli.options import Command, with_options
 
 if TYPE_CHECKING:
     from logpolar.training.options import TrainingConfig
@@ -23,7 +23,7 @@ _OPTIONS = (
         "--output", "-o", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder of the run."
     ),
     click.option(
-        "--set", "changes", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a key of the config; repeatable."
+        "--set", "changes", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a config key; repeatable."
     ),
     click.option("--device", help="Overrides the config: auto, cpu, cuda, cuda:1, ..."),
     click.option("--precision", help="Overrides the config: auto, float32 or bfloat16."),
@@ -31,9 +31,7 @@ _OPTIONS = (
 
 
 def _config_options(command: Command) -> Command:
-    for decorate in reversed(_OPTIONS):
-        command = decorate(command)
-    return command
+    return with_options(command, _OPTIONS)
 
 
 def _read_config(config: Path, changes: tuple[str, ...], device: str | None, precision: str | None) -> TrainingConfig:
@@ -69,7 +67,7 @@ def _training(output: Path) -> Iterator[None]:
     epilog="Example: logpolar train my.toml -o my-model --set optimisation.steps=30000",
 )
 @_config_options
-@click.option("--overwrite", is_flag=True, help="Start afresh in a folder that holds another run.")
+@click.option("--overwrite", is_flag=True, help="Start over in a folder that holds another run.")
 def train(config: Path, output: Path, overwrite: bool, **changes: Any) -> None:
     """Train a model as described by CONFIG, a TOML file (needs the extra 'train').
 
@@ -83,7 +81,7 @@ def train(config: Path, output: Path, overwrite: bool, **changes: Any) -> None:
         from logpolar.training.validation import summary
 
         report = train(settings, output, overwrite, progress=True)
-    if os.environ.get("RANK", "0") != "0":  # of several processes one speaks
+    if os.environ.get("RANK", "0") != "0":  # only one of several processes prints
         return
     for name, score in report.scores.items():
         click.echo(f"{name}: {score.in_words()}")
@@ -106,7 +104,7 @@ def ablate(config: Path, output: Path, tests: tuple[str, ...], lambdas: str, pai
     """The paper's table over lambda: one model for each pattern and lambda, same data, same steps.
 
     Models are tested on the files of --test, or on the validation splits of the training files. The folder receives
-    the table as CSV and Markdown, and how it was made as JSON. Rerunning the command resumes an interrupted run.
+    the table as CSV and Markdown, and its provenance as JSON. Rerunning the command resumes an interrupted run.
     """
     with _training(output):
         from logpolar.errors import LogpolarError
@@ -143,7 +141,7 @@ def recipe(name: str) -> None:
     from logpolar.training.recipes import RECIPES
 
     if name not in RECIPES:
-        raise LogpolarError(f"there is no recipe '{name}' (known: {', '.join(RECIPES)})")
+        raise LogpolarError(f"no recipe '{name}' (known: {', '.join(RECIPES)})")
     click.echo(recipe_to_toml(name), nl=False)
 
 

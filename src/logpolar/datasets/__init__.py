@@ -1,1 +1,1 @@
-"""Correspondences for training and testing."""
+"""Correspondences for training and testing: builders from COLMAP scenes and photos, their files and pictures."""

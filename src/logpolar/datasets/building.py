@@ -55,7 +55,7 @@ def split_images(names: Sequence[str], rules: SplitRules) -> dict[str, str]:
 
 
 def fingerprint(items: Iterable[object], files: Iterable[Path]) -> str:
-    """A short hash of items, and of size and modification time of files, to recognise the same inputs."""
+    """A short hash of items, and of size and modification time of files, to recognise unchanged inputs."""
     ages = [(path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     return hashlib.sha256(repr((list(items), ages)).encode(errors="surrogateescape")).hexdigest()[:16]
 

@@ -91,7 +91,7 @@ def find_correspondences(
     random: np.random.Generator,
     checks: Sequence[tuple[str, Check]] = (),
 ) -> tuple[Correspondences, Counter[str]]:
-    """Correspondences of two sets of keypoints, and the number of keypoints of the first without, by cause.
+    """Correspondences of two sets of keypoints, and the number of unmatched keypoints of the first, by cause.
 
     ``homography`` maps the first image to the second: one (3, 3) for all, or (N, 3, 3), one of the surface around each
     keypoint. ``shape`` is the second image's (width, height). ``checks`` are further conditions with their causes.

@@ -15,7 +15,7 @@ from logpolar.datasets.depth import Planes, nearest
 from logpolar.datasets.options import SecondViewRules
 from logpolar.geometry.cameras import Array, Camera, Matrix
 from logpolar.images import downscale, resize_matrix, resize_points
-from logpolar.keypoints import Keypoints, normalize_degrees
+from logpolar.keypoints import Keypoints, normalise_degrees
 from logpolar.types import FloatArray
 
 
@@ -75,7 +75,7 @@ class ImageTransform:
             keypoints,
             xy=self._back(keypoints.xy.astype(np.float64)),
             size=keypoints.size / np.sqrt(abs(np.linalg.det(self.linear))),
-            angle=normalize_degrees(keypoints.angle - np.float32(self.rotation)),
+            angle=normalise_degrees(keypoints.angle - np.float32(self.rotation)),
         )
 
     def planes(self, planes: Planes) -> Planes:

@@ -84,7 +84,7 @@ class SplitRules:
 
     validation: float = setting(0.3, "Fraction of validation images.", 0, 1)
     test: bool = setting(False, "Mark all images as test data.")
-    seed: int = setting(0, "Random seed, also of the choice of validation images.", 0)
+    seed: int = setting(0, "Random seed, also for choosing validation images.", 0)
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ def build_scene(
 
 
 def _check_feasible(scene: Scene, pairs: list[Pair], rejects: Counter[str], options: SceneOptions) -> None:
-    """Raise if the scene cannot give correspondences, with a hint at what would help."""
+    """Raise, with a hint, if the scene cannot yield correspondences."""
     if options.depth.min_views > len(scene.views) - 1:
         views = f"a depth must be confirmed by {options.depth.min_views} other views"
         raise StorageError(f"{scene.folder}: {views}, but there are {len(scene.views)} in all; lower --min-views")
@@ -91,7 +91,7 @@ class _LinkTask:
 
 @dataclass(frozen=True, eq=False)
 class _Build:
-    """The making of one file. Prepared views are kept in a folder beside it, for pairing and for resuming."""
+    """Builds one file. Prepared views are kept in a folder beside it, for pairing and for resuming."""
 
     scene: Scene
     shared: NDArray[np.int32]

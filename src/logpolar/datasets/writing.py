@@ -62,7 +62,7 @@ class CorrespondenceWriter(Hdf5Writer):
 
     def _difference(self, key: str, before: Any, now: Any) -> str:
         if key == "images_hash":
-            return "of other images, or they have changed since"
+            return "from other images, or they have changed since"
         return super()._difference(key, before, now)
 
     def _resume(self, file: CorrespondenceFile) -> None:

@@ -1,1 +1,1 @@
-"""Measuring descriptors."""
+"""Evaluation of descriptors: protocols and ``evaluate``, which runs them; metrics, cache, result files and report."""

@@ -4,8 +4,8 @@ Layout of the folder, as published:
     - ``Train/<view>/*``: images of each view; only light, weather and season change.
     - ``train_patches.pt``: a list of tensors, of which the second is LAFs (N, 2, 3) = [A | xy] in pixels of the images,
       and the third the number of each LAF's view (N, 1), or (N,), among the sorted names of views.
-    - ``images_in_views.npy``: a dictionary from a view to the names of its images, in the order that draws rest on. It
-      is a separate download; without it the folders are listed, which draws other pairs.
+    - ``images_in_views.npy``: a dictionary from a view to the names of its images, in the order that draws depend on.
+      It is a separate download; without it the folders are listed, which draws other pairs.
 
 For each LAF two images of its view are drawn, with the same keypoint in both: at xy, upright, ``size`` =
 sqrt(det A + 1e-10). A LAF's scale is about the half-width of a patch, 16 px and more, not the diameter of a SIFT
@@ -38,7 +38,7 @@ from logpolar.evaluation.metrics import cumulative, pooled_ranks, rank1
 from logpolar.evaluation.options import AmosOptions, RunOptions
 from logpolar.evaluation.protocol import Protocol, Results, bar, decimal, read_numbers
 from logpolar.geometry.radius_search import keep_apart
-from logpolar.images import IMAGE_SUFFIXES, read_gray, read_image, to_bytes
+from logpolar.images import images_in, read_gray, read_image, to_bytes
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import SiftDetector
 from logpolar.storage.safe_npy import read_object
@@ -51,7 +51,7 @@ CANVAS = 1500
 """The paper's images are put on a canvas of this many pixels; views with larger images are left out."""
 
 RANKS = (1, 2, 5, 10, 20, 50, 100)
-"""Ranks, counted from 1, up to which fractions are given."""
+"""Ranks, counted from 1, at which cumulative fractions are reported."""
 
 _LISTS, _PATCHES = "images_in_views.npy", "train_patches.pt"
 _SPACING, _PER_PAIR = 7.0, 100  # pixels between keypoints of a listed pair, and their number
@@ -108,7 +108,7 @@ class AmosGroup:
 
 @dataclass(frozen=True, eq=False)
 class AmosPairs:
-    """Groups of keypoints, and what they were made of."""
+    """Groups of keypoints, and their origin."""
 
     options: AmosOptions
     groups: tuple[AmosGroup, ...]
@@ -287,7 +287,7 @@ def _list_images(folder: Path, views: list[str], used: list[str]) -> tuple[dict[
             raise LogpolarError(f"{lists}: no list of images of the view '{unknown[0]}'")
         images = {view: [train / view / name for name in names[view]] for view in used}
     else:
-        images = {view: _images_in(train / view) for view in used}
+        images = {view: images_in(train / view) for view in used}
     for view, paths in images.items():
         if len(set(paths)) < 2:
             raise LogpolarError(f"{train / view}: {len(set(paths))} image(s) in this view; pairs need two")
@@ -299,10 +299,6 @@ def _list_images(folder: Path, views: list[str], used: list[str]) -> tuple[dict[
                 f"{absent[0]}: no such image, though listed in {_LISTS} ({len(absent)} such in the view)"
             )
     return images, _LISTS if lists.exists() else f"folders, sorted ({_LISTS} is missing)"
-
-
-def _images_in(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES)
 
 
 def _read_lists(path: Path) -> dict[str, list[str]]:

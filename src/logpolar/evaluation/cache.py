@@ -1,4 +1,4 @@
-"""Descriptors on disk: computed once, scored as often as wanted.
+"""Descriptors on disk: computed once, scored many times.
 
 A cache is one HDF5 file for one method on one set of images, written atomically image by image:
 
@@ -97,7 +97,7 @@ class Uncached:
 class DescriptorCache(Uncached):
     """Describes each named view once in the life of a cache file. Use it as a context manager.
 
-    ``data``: what tells the images from others of the same names. ``keypoints``: the settings that decide which
+    ``data``: distinguishes the images from others of the same names. ``keypoints``: the settings that determine which
     keypoints are described. A file made for anything else is refused, never overwritten. Without a folder nothing is
     cached.
 
@@ -108,7 +108,7 @@ class DescriptorCache(Uncached):
     def __init__(
         self, folder: Path | None, method: Method, protocol: str, data: Mapping[str, Any], keypoints: Mapping[str, Any]
     ) -> None:
-        assert method.describer is not None  # methods without weights are not described with
+        assert method.describer is not None  # methods without weights never describe
         super().__init__(method.describer)
         self._settings = {
             "protocol": protocol,

@@ -23,7 +23,7 @@ from logpolar.evaluation.descriptors.registry import Method
 from logpolar.evaluation.hpatches_sequences import SPLITS, NamedPair, Sequences
 from logpolar.evaluation.metrics import pooled_ranks, rank1, ranks
 from logpolar.evaluation.options import HPatchesOptions, RunOptions, recorded
-from logpolar.evaluation.pairs import DescribedPair, pool_of
+from logpolar.evaluation.pairs import pool_of, unit_distances
 from logpolar.evaluation.protocol import Protocol, Results, bar, decimal, read_numbers
 from logpolar.geometry.cameras import Matrix
 from logpolar.geometry.homography import warp_points
@@ -250,7 +250,7 @@ class _Tally:
                 self.pool.append((descriptors[0][here], descriptors[1][there]))
             else:
                 second = descriptors[1][pool_of(named.pair)]
-                self.ranked.append(_pair_rank1(DescribedPair(descriptors[0][here], second, found)))
+                self.ranked.append(rank1(ranks(unit_distances(descriptors[0][here], second), np.arange(len(found)))))
         accuracy, matches = matching_accuracy(named.pair, descriptors, named.homography, thresholds)
         self.accuracies.append(accuracy)
         self.matches += matches
@@ -271,7 +271,3 @@ class _Tally:
             matches=self.matches,
             matching_accuracy=tuple(np.mean(self.accuracies, axis=0).tolist()),
         )
-
-
-def _pair_rank1(pair: DescribedPair) -> float:
-    return rank1(ranks(pair.distances(), np.arange(len(pair.first))))

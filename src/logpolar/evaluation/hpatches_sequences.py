@@ -146,10 +146,8 @@ def _enlarge(gray: FloatArray, factor: float) -> tuple[FloatArray, Matrix]:
         return gray, np.eye(3)
     height, width = gray.shape
     size = round(width * factor), round(height * factor)
-    large = cv2.resize(gray, size, interpolation=cv2.INTER_CUBIC)
-    return np.asarray(np.clip(large, 0, 1), np.float32), resize_matrix(
-        (width, height), size
-    )  # cubic interpolation overshoots
+    large = np.clip(cv2.resize(gray, size, interpolation=cv2.INTER_CUBIC), 0, 1)  # cubic interpolation overshoots
+    return np.asarray(large, np.float32), resize_matrix((width, height), size)
 
 
 def _find_sequences(folder: Path, skip: bool) -> list[Path]:

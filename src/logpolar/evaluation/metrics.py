@@ -1,7 +1,7 @@
-"""Figures of merit of descriptors.
+"""Descriptor metrics.
 
-FPR95 compares distances of correct and incorrect pairs; ranks say how many answers are nearer than the correct one.
-The published tables of HPatches and AMOS pool the answers of all images (``pooled_ranks``): N anchors, N positives,
+FPR95 compares distances of correct and incorrect pairs; ranks count the candidates nearer than the correct one.
+The published tables of HPatches and AMOS pool the candidates of all images (``pooled_ranks``): N anchors, N positives,
 and each anchor's own positive must be nearer than all others. That is harder than ranks within one image pair.
 """
 

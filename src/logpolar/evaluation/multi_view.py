@@ -1,4 +1,4 @@
-"""Poses that COLMAP finds of small sets of described images ("bags"), compared with the true ones."""
+"""Poses that COLMAP estimates for small sets of described images ("bags"), compared with the true ones."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def evaluate_multi_view(
     jobs: int = 1,
     progress: Progress = iter,
 ) -> MultiViewResult:
-    """Poses that COLMAP finds of the scene's bags; a pair that is in several bags is matched once."""
+    """Poses that COLMAP estimates for the scene's bags; a pair in several bags is matched once."""
     bags = [bag for own in prepared.bags.values() for bag in own]
     pairs = sorted({pair for bag in bags for pair in combinations(bag, 2)})
     matched = {

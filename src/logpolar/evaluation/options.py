@@ -54,23 +54,23 @@ class PatchesOptions(FileOptions):
 
 @dataclass(frozen=True)
 class RetrievalOptions(FileOptions):
-    matches: int = setting(500, "Correspondences of an image pair, at most.", 1)
-    distractors: int = setting(3000, "Other keypoints of the second image, at most.", 0)
+    matches: int = setting(500, "Most correspondences per image pair.", 1)
+    distractors: int = setting(3000, "Most other keypoints of the second image.", 0)
 
 
 @dataclass(frozen=True)
 class HPatchesOptions:
-    """Which pairs are made of the sequences, and how."""
+    """Which pairs the sequences give, and how."""
 
     mode: str = setting("paper", "Protocol: the paper's, or all pairs of all sequences.", choices=("paper", "full"))
     max_size: int = setting(0, "Downscale images to this longer side in pixels; 0 for no limit.", 0)
-    keypoints: int = setting(3000, "Keypoints of an image, the strongest.", 1)
+    keypoints: int = setting(3000, "Strongest keypoints kept per image.", 1)
     contrast: float = setting(0.04, "SIFT's contrast threshold; lower finds more and fainter keypoints.", 0)
     max_angle: float = setting(25.0, "Degrees between corresponding orientations; 180 for no limit.", 0, 180)
     rotation: float = setting(0.0, "Rotate second images by these degrees, clockwise on screen.", -180, 180)
     zoom: float = setting(1.0, "Rescale second images by this factor.", 0.25, 4)
     pool_limit: int = setting(20000, "Mode paper: stop adding sequences once a split has more correspondences.", 0)
-    seed: int = setting(0, "Mode full: decides which of several close correspondences is kept.", 0)
+    seed: int = setting(0, "Mode full: random seed for choosing among close correspondences.", 0)
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -89,8 +89,8 @@ class HPatchesOptions:
 class AmosOptions:
     """Which pairs are drawn."""
 
-    mode: str = setting("paper", "Without the views that the paper leaves out, or with all.", choices=("paper", "full"))
-    seed: int = setting(42, "Draws the two images of its view in which a keypoint is compared; the paper's is 42.", 0)
+    mode: str = setting("paper", "Without the views that the paper excludes, or all views.", choices=("paper", "full"))
+    seed: int = setting(42, "Random seed for drawing the two images of a keypoint; the paper's is 42.", 0)
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -98,10 +98,10 @@ class AmosOptions:
 
 @dataclass(frozen=True)
 class PhototourismOptions:
-    """How keypoints become matches and matches poses, and which images are taken together."""
+    """How keypoints become matches and matches poses, and which images form sets."""
 
-    keypoints: int = setting(2048, "Keypoints of an image, the strongest; 2048 and 8000 are usual.", 1)
-    contrast: float = setting(0.0, "SIFT's contrast threshold; 0 lets faint keypoints fill the number.", 0)
+    keypoints: int = setting(2048, "Strongest keypoints kept per image; 2048 and 8000 are usual.", 1)
+    contrast: float = setting(0.0, "SIFT's contrast threshold; 0 admits faint keypoints.", 0)
     ratio: float = setting(DEFAULT_RATIO, "Ratio test: largest accepted best over second best distance.", 0.01, 1)
     mutual: bool = setting(True, "Matches are mutual nearest neighbours.")
     threshold: float = setting(1.0, "Inlier threshold of the essential matrix, in pixels.", 0.01, 100)
@@ -112,9 +112,9 @@ class PhototourismOptions:
     bags_5: int = setting(20, "Multi-view: sets of 5 images of a scene.", 0)
     bags_10: int = setting(10, "Multi-view: sets of 10 images of a scene.", 0)
     bags_25: int = setting(5, "Multi-view: sets of 25 images of a scene.", 0)
-    min_shared: int = setting(30, "Points that pairs of COLMAP scenes share, at least.", 1)
-    min_visibility: float = setting(0.1, "Covisibility of pairs of the challenge's scenes, at least.", 0, 1)
-    seed: int = setting(0, "Draws pairs and sets, and seeds COLMAP.", 0)
+    min_shared: int = setting(30, "Fewest points shared by a pair of a COLMAP scene.", 1)
+    min_visibility: float = setting(0.1, "Lowest covisibility of a pair of a challenge scene.", 0, 1)
+    seed: int = setting(0, "Random seed for drawing pairs and sets, and for COLMAP.", 0)
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -132,12 +132,12 @@ class SfmTestOptions:
 
     images: int = setting(0, "Images of a scene, drawn at random; 0 takes all.", 0)
     downscale: float = setting(1.0, "Downscale every second image, by name, by this factor.", 1, 100)
-    keypoints: int = setting(2000, "Keypoints of an image, at most.", 1)
+    keypoints: int = setting(2000, "Most keypoints per image.", 1)
     max_size: int = setting(DEFAULT_MAX_SIZE, "Downscale larger images to this longer side in pixels; 0 never does.", 0)
     ratio: float = setting(DEFAULT_RATIO, "Ratio test of learned descriptors.", 0.01, 1)
-    sift_ratio: float = setting(0.8, "Ratio test of SIFT; 0.8 is usual, and COLMAP's default.", 0.01, 1)
-    repeats: int = setting(3, "Models mapped from the same matches, with consecutive seeds; figures are means.", 1)
-    seed: int = setting(0, "Draws images, and seeds COLMAP.", 0)
+    sift_ratio: float = setting(0.8, "Ratio test of SIFT; 0.8 is COLMAP's default.", 0.01, 1)
+    repeats: int = setting(3, "Reconstructions from the same matches, with consecutive seeds; figures are means.", 1)
+    seed: int = setting(0, "Random seed for drawing images, and for COLMAP.", 0)
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -1,4 +1,4 @@
-"""Descriptor discrimination on image pairs: telling the keypoint that corresponds from the others of the image."""
+"""Descriptor discrimination on image pairs: the corresponding keypoint against all others."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from logpolar.evaluation.metrics import ranks, threshold95
 from logpolar.geometry.radius_search import close_pairs
 from logpolar.keypoints import Keypoints
 from logpolar.models.describers import Describer
+from logpolar.storage.documents import rounded
 from logpolar.types import FloatArray
 
 Resize = Callable[[tuple[int, int], Keypoints], Keypoints]
@@ -40,7 +41,7 @@ class Score:
 
     def to_dict(self) -> dict[str, float | None]:
         """Plain values for a card; NaN, which JSON lacks, becomes None."""
-        return {name: None if math.isnan(value) else round(value, 5) for name, value in asdict(self).items()}
+        return {name: rounded(value) for name, value in asdict(self).items()}
 
     def in_words(self) -> str:
         differ = f"where scales differ > 2x {self.rank1_scales_differ_2x:.3f} (N = {self.scales_differ_2x})"
@@ -69,7 +70,7 @@ class DescribedPair:
 
 
 def unit_distances(first: FloatArray, second: FloatArray) -> FloatArray:
-    """(N, M), of unit vectors: 1 - their product, at least 0, which is cheap and preserves the order."""
+    """(N, M), of unit vectors: 1 - their dot product, at least 0, which is cheap and preserves the order."""
     distances = np.asarray(first @ second.T, np.float32)
     np.subtract(1, distances, out=distances)  # in place: new memory would cost more than the product
     return np.maximum(distances, 0, out=distances)
@@ -174,7 +175,7 @@ class Gathered:
 
     pair: NDArray[np.intp]  # number of the image pair
     positive: FloatArray  # distances
-    hit: NDArray[np.bool_]  # whether nothing is nearer
+    hit: NDArray[np.bool_]  # whether it is the nearest neighbour
     log_scale_ratio: FloatArray
     angle_residual: FloatArray
     zoom: FloatArray

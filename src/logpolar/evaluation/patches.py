@@ -8,7 +8,7 @@ Fig. 4 breaks FPR95 down by the errors of the detector: the scale mismatch, as a
 between the images taken into account, and the angle between the orientations. The paper does not say how. Here a class
 has the threshold that accepts 95 % of its own positives, and its figure is the fraction of all negatives of the scene
 that are then accepted: with one threshold for all, classes would differ in recall. Classes with fewer than ``FEWEST``
-positives are left out of means: their threshold is about the worst of a handful.
+positives are excluded from means: a handful of positives determines no threshold.
 
 Intervals are bootstrapped over image pairs, within each scene: they reflect the choice of pairs, not of scenes. Each
 resample has its own threshold.
@@ -62,7 +62,7 @@ ANGLE_EDGES = (0.0, 5.0, 10.0, 15.0, 20.0, 25.0)
 """Classes of the angle between orientations, in degrees."""
 
 FEWEST = 50
-"""Positives that a class needs."""
+"""Fewest positives of a class."""
 
 Table = NDArray[np.float64]
 
@@ -81,7 +81,7 @@ class FileProtocol(Protocol):
         for path in self.files:
             with CorrespondenceFile(path) as file:
                 if not file.complete:
-                    raise LogpolarError(f"{path}: is incomplete; run the command that makes it again")
+                    raise LogpolarError(f"{path}: is incomplete; rerun the command that builds it")
                 identities.append({"file": path.name, **scene_identity(file)})
         names = list(file_names(self.files))
         check_scene_names(names, "mean")
@@ -109,10 +109,7 @@ class Patches(FileProtocol):
     """FPR95 and rank-1 by scene, and FPR95 by scale mismatch and orientation error."""
 
     name = "patches"
-
-    def __init__(self, run: RunOptions, files: Sequence[Path], options: PatchesOptions) -> None:
-        super().__init__(run, files, options)
-        self._resamples = options.resamples
+    _options: PatchesOptions
 
     def prepare(self) -> None:
         super().prepare()
@@ -121,9 +118,8 @@ class Patches(FileProtocol):
 
     def score(self, method: Method) -> dict[str, SceneResult]:
         """Results by scene, and their mean."""
-        scenes = {
-            scene: score_scene(pairs, self._resamples, self._options.seed) for scene, pairs in self.described(method)
-        }
+        resamples, seed = self._options.resamples, self._options.seed
+        scenes = {scene: score_scene(pairs, resamples, seed) for scene, pairs in self.described(method)}
         return {**scenes, "mean": mean_result(list(scenes.values()))}
 
     def report(self, results: Results, scores: Mapping[str, dict[str, SceneResult]]) -> None:

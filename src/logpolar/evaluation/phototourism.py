@@ -68,9 +68,9 @@ class PhotoTourism(Protocol):
         self.source = open_source(detector, options.keypoints, options.contrast, fixed_size, run.engine["device"])
         names = [path.resolve() for path in scenes]
         if len(set(names)) < len(names):
-            raise LogpolarError("a scene is named twice")
+            raise LogpolarError("a scene is given twice")
         if both := set(names) & {path.resolve() for path in tune}:
-            raise LogpolarError(f"{min(both)}: tune the ratio on other scenes than those that are measured")
+            raise LogpolarError(f"{min(both)}: tune the ratio on scenes that are not evaluated")
 
     def prepare(self) -> None:
         measured, tuning = self._read(self._paths), self._read(self._tune, "validation")
@@ -164,7 +164,7 @@ def prepare_scene(
     """Draw pairs and, with ``multi_view``, bags; read the images in them and detect keypoints, SIFT's by default."""
     check_estimator(options.estimator)
     if multi_view:
-        if scene.altered:
+        if scene.transformed:
             raise LogpolarError(f"{scene.name}: has downscaled or rotated copies of images; use --no-multi-view")
         import_pycolmap("multi-view evaluation")
     pairs = draw_pairs(scene, options.pairs, options.seed)

@@ -32,7 +32,7 @@ from logpolar.datasets.files import CorrespondenceFile
 from logpolar.datasets.visibility import shared_points
 from logpolar.errors import LogpolarError, LogpolarWarning, StorageError, in_words
 from logpolar.geometry.cameras import Camera, Matrix
-from logpolar.images import IMAGE_SUFFIXES, read_gray, read_image, to_bytes
+from logpolar.images import images_in, read_gray, read_image, to_bytes
 from logpolar.storage.arrays import opened, read_numbers
 
 Gray = NDArray[np.uint8]
@@ -61,7 +61,7 @@ class PosedScene:
     images: list[PosedImage]
     pairs: list[RowPair]
     left_out: dict[str, str] = field(default_factory=dict)
-    altered: bool = False  # whether second images are downscaled or rotated copies, with the same camera centres
+    transformed: bool = False  # whether second images are downscaled or rotated copies, with the same camera centres
 
     def identity(self) -> dict[str, str]:
         """Identity of the images, from names and cameras, without reading them."""
@@ -99,10 +99,6 @@ def read_scene(
     return scene
 
 
-def _scene_name(path: Path) -> str:
-    return path.resolve().name
-
-
 # COLMAP
 
 
@@ -112,7 +108,7 @@ def _read_colmap(folder: Path, min_shared: int) -> PosedScene:
     found = read_workspace(folder, need_depth=False)
     images = [PosedImage(view.name, view.camera, partial(_read_whole, view.image, view.camera)) for view in found.views]
     pairs = _pairs_above(shared_points(found), min_shared)
-    return PosedScene(_scene_name(folder), images, pairs, dict(found.left_out))
+    return PosedScene(folder.resolve().name, images, pairs, dict(found.left_out))
 
 
 def _pairs_above(table: Matrix | NDArray[np.int32], least: float) -> list[RowPair]:
@@ -142,7 +138,7 @@ def _read_challenge(scene: Path, place: Path, min_visibility: float) -> PosedSce
     for name in ("images", "calibration"):
         if not (place / name).is_dir():
             raise StorageError(f"{place}: no folder {name}; is the download complete?")
-    paths = _listed(place, "images") or _images_in(place / "images")
+    paths = _listed(place, "images") or images_in(place / "images")
     images, left_out = {}, {}
     for number, path in enumerate(paths):
         try:
@@ -155,8 +151,8 @@ def _read_challenge(scene: Path, place: Path, min_visibility: float) -> PosedSce
     visibility = _read_visibility(place, len(paths))
     rows = list(images)
     pairs = _pairs_above(visibility[np.ix_(rows, rows)], min_visibility)
-    name = _scene_name(scene.resolve().parent) if scene.name == _SET else _scene_name(scene)
-    return PosedScene(name, list(images.values()), pairs, left_out)
+    named = scene.resolve().parent if scene.name == _SET else scene.resolve()
+    return PosedScene(named.name, list(images.values()), pairs, left_out)
 
 
 def _listed(place: Path, kind: str) -> list[Path] | None:
@@ -174,10 +170,6 @@ def _read_text(path: Path) -> str:
         raise StorageError(f"{path}: {in_words(error)}") from error
     except UnicodeDecodeError as error:
         raise StorageError(f"{path}: not a text file") from error
-
-
-def _images_in(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES)
 
 
 def _read_posed(place: Path, path: Path) -> PosedImage:
@@ -239,7 +231,7 @@ def _read_correspondences(path: Path, split: str | None) -> PosedScene:
         numbers = file.pairs(split) or file.pairs()
         counts = np.diff(file.correspondence_rows, axis=1).ravel()
         linked = file.pair_images[np.array([n for n in numbers if counts[n] > 0], np.intp)].tolist()
-        altered = file.settings.get("second", {})
+        second = file.settings.get("second", {})
     if not cameras:
         raise StorageError(f"{path}: no image in this file has a camera (files of scenes have, those of photos do not)")
     rows = {number: row for row, number in enumerate(cameras)}
@@ -247,8 +239,8 @@ def _read_correspondences(path: Path, split: str | None) -> PosedScene:
         PosedImage(names[number], camera, partial(_read_stored, path, number)) for number, camera in cameras.items()
     ]
     pairs = {(min(rows[i], rows[j]), max(rows[i], rows[j])) for i, j in linked if i in rows and j in rows}
-    is_altered = altered.get("shrink", 1) != 1 or altered.get("turn", 0) != 0
-    return PosedScene(path.stem, images, sorted(pairs), altered=is_altered)
+    transformed = second.get("shrink", 1) != 1 or second.get("turn", 0) != 0
+    return PosedScene(path.stem, images, sorted(pairs), transformed=transformed)
 
 
 def _read_stored(path: Path, number: int) -> Gray:
@@ -270,7 +262,7 @@ def draw_pairs(scene: PosedScene, count: int, seed: int) -> list[RowPair]:
 def draw_bags(scene: PosedScene, size: int, count: int, seed: int) -> list[tuple[int, ...]]:
     """Different sets of ``size`` images that are connected through the scene's pairs.
 
-    Fewer than ``count`` if 20 attempts a set find no more. All pairs of a set are matched: covisibility is not told.
+    Fewer than ``count`` if 20 attempts per set find no more. All pairs of a set are matched, covisible or not.
     """
     random, bags = np.random.default_rng([seed, size]), dict[tuple[int, ...], None]()
     neighbours = _neighbours(scene)

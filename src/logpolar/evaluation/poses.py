@@ -1,7 +1,7 @@
 """Relative poses from matched keypoints, their errors, and scores of these.
 
 The protocol is that of the Image Matching Challenge: an essential matrix by RANSAC, the pose that puts the points in
-front of both cameras, and the angles by which rotation and direction of translation are off. The sign of the
+front of both cameras, and the angular errors of rotation and direction of translation. The sign of the
 translation does not count, its length is unknown. The error of a pair is the larger of the two angles.
 
     maa10   the challenge of 2020: mean of the fractions of pairs within 1, 2, ... 10 degrees
@@ -85,7 +85,7 @@ def find_pose(
 
 
 def check_estimator(estimator: str) -> None:
-    """Raise if what it needs is not installed."""
+    """Raise if the estimator is not installed."""
     if estimator == "poselib":
         _import_poselib()
 
@@ -253,7 +253,7 @@ def evaluate_stereo(
     jobs: int = 1,
     progress: Progress = iter,
 ) -> StereoResult:
-    """Poses of the scene's pairs."""
+    """Relative poses of the scene's pairs."""
     found = [result for _, result in in_processes(_stereo, pair_tasks(images, progress(prepared.pairs), options), jobs)]
     names = [image.name for image in prepared.scene.images]
     return StereoResult([(names[i], names[j]) for i, j in prepared.pairs], found)

@@ -1,8 +1,8 @@
-"""Finding a keypoint among thousands: the paper's Fig. 5.
+"""Retrieval of a keypoint among distractors: the paper's Fig. 5.
 
 Of each image pair up to ``matches`` correspondences are drawn, and up to ``distractors`` other keypoints of the second
 image, farther than ``APART`` px from every matched one ("further than 3 pixels away from a keypoint", says the paper).
-Each keypoint of the first image has one correct answer in the pool of both; its rank is the number of answers that are
+Each keypoint of the first image has one correct candidate in this pool; its rank is the number of candidates that are
 strictly nearer. Images with fewer keypoints have smaller pools, which is easier: results include the size of pools.
 
 The fraction of ranks up to k is over all correspondences of a scene; means of scenes are unweighted.
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,20 +19,20 @@ from numpy.typing import NDArray
 
 from logpolar.evaluation.descriptors.registry import Method
 from logpolar.evaluation.metrics import Ranks, cumulative, ranks
-from logpolar.evaluation.options import RetrievalOptions, RunOptions
+from logpolar.evaluation.options import RetrievalOptions
 from logpolar.evaluation.pairs import DescribedImages, unit_distances
 from logpolar.evaluation.patches import FileProtocol
 from logpolar.evaluation.protocol import Results, decimal
 from logpolar.geometry.radius_search import close_pairs
 
 APART = 3.0
-"""Pixels from a matched keypoint within which another is no distractor."""
+"""Pixels around a matched keypoint within which others are not distractors."""
 
 PLACES = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 3500)
-"""Ranks, counted from 1, up to which fractions are given."""
+"""Ranks, counted from 1, at which cumulative fractions are reported."""
 
 SHOWN = (1, 2, 5, 10, 100, 1000)
-"""Those in tables."""
+"""Ranks shown in tables."""
 
 
 class Retrieval(FileProtocol):
@@ -41,16 +40,13 @@ class Retrieval(FileProtocol):
 
     name = "retrieval"
     columns = ("rank-1", *(f"rank ≤ {place}" for place in SHOWN[1:]), "N (pairs)", "distractors, mean")
-
-    def __init__(self, run: RunOptions, files: Sequence[Path], options: RetrievalOptions) -> None:
-        super().__init__(run, files, options)
-        self._pools = options
+    _options: RetrievalOptions
 
     def score(self, method: Method) -> dict[str, RetrievalResult]:
-        return {scene: retrieve(pairs.images(), self._pools) for scene, pairs in self.described(method)}
+        return {scene: retrieve(pairs.images(), self._options) for scene, pairs in self.described(method)}
 
     def report(self, results: Results, scores: Mapping[str, dict[str, RetrievalResult]]) -> None:
-        largest = self._pools.matches + self._pools.distractors
+        largest = self._options.matches + self._options.distractors
         places = np.unique(np.geomspace(1, largest, 200).astype(int)).tolist()
         curves = {name: mean_fractions(list(scenes.values()), places) for name, scenes in scores.items()}
         for name, scenes in scores.items():
@@ -87,7 +83,7 @@ class RetrievalResult:
     pairs: int
     ranks: Ranks
     distractors: float  # mean of pairs
-    full_pools: int  # pairs with as many distractors as asked for
+    full_pools: int  # pairs with as many distractors as requested
 
     def fractions(self, places: Sequence[int] = PLACES) -> NDArray[np.float64]:
         """Fraction of correspondences whose rank, counted from 1, is at most each of the places."""

@@ -40,28 +40,29 @@ RESULTS: dict[str, Any] = {
 TOP = {"command": str, "versions": {_EACH: str}, "data": dict, "options": dict, "descriptors": [{"name": str}]}
 """What all result files have beside the protocol and the results."""
 
-_KINDS = {float: "number", int: "whole number", str: "text", list: "list", dict: "table"}
+_KINDS = {float: "a number", int: "an integer", str: "text", list: "a list", dict: "a table"}
 
 
 def check_layout(path: Path, values: Any, layout: Any) -> None:
     """Raise ``LogpolarError``, with the file and the key, unless the values have the layout."""
     problem = _problem(values, layout, "")
     if problem:
-        raise LogpolarError(f"{path}: not in this version's layout ({problem}); run the command that made it again")
+        raise LogpolarError(f"{path}: not in this version's layout ({problem}); rerun the command that made it")
 
 
 def _problem(values: Any, layout: Any, where: str) -> str:
     """The first difference from the layout; empty if there is none."""
     if isinstance(layout, type):
         kinds = (int, float, type(None)) if layout is float else (layout,)
-        return "" if isinstance(values, kinds) and not isinstance(values, bool) else f"'{where}' is no {_KINDS[layout]}"
+        fits = isinstance(values, kinds) and not isinstance(values, bool)
+        return "" if fits else f"'{where}' is not {_KINDS[layout]}"
     if isinstance(layout, list):
         if not isinstance(values, list):
-            return f"'{where}' is no list"
+            return f"'{where}' is not a list"
         inner = [(f"{where}/{number}", value, layout[0]) for number, value in enumerate(values)]
     else:
         if not isinstance(values, Mapping):
-            return f"'{where}' is no table"
+            return f"'{where}' is not a table"
         missing = next((key for key in layout if key != _EACH and key not in values), None)
         if missing is not None:
             return f"no '{missing}' in {where or 'it'}"

@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -71,7 +71,7 @@ class StructureFromMotion(Protocol):
         check_scene_names([photos.scene.name for photos in self._photos], "all")
         self.data = {photos.scene.name: photos.counts() for photos in self._photos}
 
-    def score(self, method: Method) -> tuple[float, dict[str, SceneScore]]:
+    def score(self, method: Method) -> tuple[float, dict[str, dict[str, Any]]]:
         """The ratio, and scores by scene."""
         identity = method.identity or {}
         if method.spec == COLMAP_SIFT:
@@ -87,8 +87,8 @@ class StructureFromMotion(Protocol):
                 folder = place / Path(cache_name("sfm", photos.scene.name, photos.identity())).stem
                 make_folder(folder)
                 write_photos(photos, folder / "photos")
-                found = measure_structure(photos, folder / "photos", folder / model, way, self._test)
-                scores[photos.scene.name] = found
+                repeats = measure_structure(photos, folder / "photos", folder / model, way, self._test)
+                scores[photos.scene.name] = mean_of_repeats(repeats)
         return ratio, scores
 
     @contextlib.contextmanager
@@ -101,10 +101,9 @@ class StructureFromMotion(Protocol):
             with tempfile.TemporaryDirectory(prefix="logpolar-sfm-") as folder:
                 yield Path(folder)
 
-    def report(self, results: Results, scores: Mapping[str, tuple[float, dict[str, SceneScore]]]) -> None:
-        for name, (ratio, found) in scores.items():
-            scenes = {scene: score.to_dict() for scene, score in found.items()}
-            together = sum_up(list(found.values()))
+    def report(self, results: Results, scores: Mapping[str, tuple[float, dict[str, dict[str, Any]]]]) -> None:
+        for name, (ratio, scenes) in scores.items():
+            together = sum_up(scenes.values())
             results.results[name] = {"ratio": ratio, "all": together, "scenes": scenes}
             for scene, values in ({**scenes, "all": together} if len(scenes) > 1 else scenes).items():
                 flat = {key: value for key, value in values.items() if key != "repeats"}
@@ -159,7 +158,7 @@ def _colmap_identity() -> dict[str, Any]:
 
 def _read(path: Path) -> PosedScene:
     scene = read_scene(path, min_shared=1, min_visibility=0)
-    if scene.altered:
+    if scene.transformed:
         raise LogpolarError(f"{path}: has downscaled or rotated copies of images, which share their camera centres")
     return scene
 
@@ -202,7 +201,7 @@ def choose_photos(scene: PosedScene, test: SfmTestOptions) -> ScenePhotos:
         drawn = np.random.default_rng(test.seed).permutation(len(order))[: test.images]
         order = [order[place] for place in sorted(drawn.tolist())]
     if len(order) < 2:
-        raise StorageError(f"{scene.name}: a model needs two images or more")
+        raise StorageError(f"{scene.name}: a reconstruction needs at least two images")
     reduced = [test.downscale > 1 and place % 2 == 1 for place in range(len(order))]
     return ScenePhotos(scene, order, reduced, test.downscale)
 
@@ -259,7 +258,7 @@ def by_colmap(test: SfmTestOptions) -> Reconstruct:
 
 def measure_structure(
     photos: ScenePhotos, folder: Path, output: Path, reconstruct: Reconstruct, test: SfmTestOptions
-) -> SceneScore:
+) -> list[StructureScore]:
     """Reconstruct the photos in ``folder`` into ``output``, with each seed of the test, and compare cameras."""
     ways: list[tuple[Path, Callable[[], SfmReport]]] = [(output, partial(reconstruct, folder, output))]
     for seed in range(test.seed + 1, test.seed + test.repeats):
@@ -270,7 +269,7 @@ def measure_structure(
         with contextlib.suppress(NoModelError):
             report = way()
         scores.append(score_structure(photos, output / DATABASE, place, report))
-    return SceneScore(scores)
+    return scores
 
 
 # Scores
@@ -300,7 +299,7 @@ class StructureScore:
 
     @property
     def right(self) -> int:
-        """Registered images with small errors."""
+        """Registered images with correct poses; the name is that of the key in result files."""
         return int(self.errors.agree.sum())
 
     def to_dict(self) -> dict[str, Any]:
@@ -320,32 +319,25 @@ class StructureScore:
         }
 
 
-@dataclass(frozen=True, eq=False)
-class SceneScore:
-    """Of one scene that was mapped several times from the same matches."""
-
-    repeats: list[StructureScore]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Means over repeats that have the figure; the fewest and the most registered images."""
-        each = [score.to_dict() for score in self.repeats]
-        registered = [one["registered"] for one in each]
-        return {
-            **{name: each[0][name] for name in _SAME},
-            **{name: _mean([one[name] for one in each]) for name in (*_COUNTS, *_FIGURES)},
-            "registered_least": min(registered),
-            "registered_most": max(registered),
-            "repeats": each,
-        }
+def mean_of_repeats(repeats: Sequence[StructureScore]) -> dict[str, Any]:
+    """A scene mapped several times: means over repeats that have the figure; extremes of the registered images."""
+    each = [score.to_dict() for score in repeats]
+    registered = [one["registered"] for one in each]
+    return {
+        **{name: each[0][name] for name in _SAME},
+        **{name: _mean([one[name] for one in each]) for name in (*_COUNTS, *_FIGURES)},
+        "registered_least": min(registered),
+        "registered_most": max(registered),
+        "repeats": each,
+    }
 
 
-def sum_up(scores: Sequence[SceneScore]) -> dict[str, Any]:
+def sum_up(scenes: Collection[Mapping[str, Any]]) -> dict[str, Any]:
     """All scenes together: sums of counts, and means of other figures over scenes that have them."""
-    each = [score.to_dict() for score in scores]
     counts = ("images", "reduced", *_COUNTS, "registered_least", "registered_most")
     return {
-        **{name: round(sum(one[name] for one in each), 5) for name in counts},
-        **{name: _mean([one[name] for one in each]) for name in _FIGURES},
+        **{name: round(sum(one[name] for one in scenes), 5) for name in counts},
+        **{name: _mean([one[name] for one in scenes]) for name in _FIGURES},
     }
 
 

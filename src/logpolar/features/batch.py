@@ -21,7 +21,7 @@ from logpolar.keypoints import Keypoints
 
 
 class AnyExtractor(Protocol):
-    """What ``extract_images`` needs of an ``Extractor``."""
+    """The interface of ``Extractor`` that ``extract_images`` needs."""
 
     @property
     def settings(self) -> dict[str, Any]: ...

@@ -65,7 +65,7 @@ class Extractor:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What decides how features come out. Files of features keep it, and refuse to mix different settings."""
+        """What determines the features. Feature files store it, and refuse to mix different settings."""
         detector = self.detector
         names = [each.name for each in fields(detector)] if is_dataclass(detector) else []
         return {
@@ -139,7 +139,7 @@ def _name(thing: object) -> str:
 
 
 def _plain(value: object) -> Any:
-    """A detector's option as JSON; of an OpenCV object, all that its getters tell."""
+    """A detector's option as JSON; of an OpenCV object, all that its getters return."""
     if isinstance(value, str | int | float | bool | type(None)):
         return value
     getters = {name: getattr(value, name) for name in dir(value) if name.startswith("get")}

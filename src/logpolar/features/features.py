@@ -1,4 +1,4 @@
-"""What extraction yields: keypoints with their descriptors."""
+"""The result of extraction: keypoints with their descriptors."""
 
 from __future__ import annotations
 

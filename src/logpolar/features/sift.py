@@ -41,7 +41,7 @@ def root_sift(image: Image, keypoints: Keypoints, lambda_: float = SIFT_LAMBDA) 
 
 
 def _histograms(image: Image, keypoints: Keypoints, lambda_: float) -> FloatArray:
-    """OpenCV's descriptors (N, 128), whole numbers up to 255."""
+    """OpenCV's descriptors (N, 128), integers up to 255."""
     if len(keypoints) == 0:
         return np.zeros((0, DESCRIPTOR_SIZE), np.float32)
     scaled = replace(keypoints, size=keypoints.size * np.float32(lambda_ / SIFT_LAMBDA))

@@ -1,15 +1,15 @@
 """Images: reading files of any format, resizing, finding photos in folders."""
 
-from logpolar.images.folders import IMAGE_SUFFIXES, find_images, unnamed_images
+from logpolar.images.folders import find_images, images_in, unnamed_images
 from logpolar.images.reading import decode_gray, encode_gray, read_gray, read_image, to_bytes, to_gray
 from logpolar.images.resizing import downscale, resize_matrix, resize_points
 
 __all__ = [
-    "IMAGE_SUFFIXES",
     "decode_gray",
     "downscale",
     "encode_gray",
     "find_images",
+    "images_in",
     "read_gray",
     "read_image",
     "resize_matrix",

@@ -47,6 +47,11 @@ def _images_at(path: str) -> list[tuple[str, Path]]:
     raise ImageError(f"{path}: no such file or folder")
 
 
+def images_in(folder: Path) -> list[Path]:
+    """Image files directly in a folder, sorted."""
+    return sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES)
+
+
 def unnamed_images(names: Iterable[str]) -> dict[str, str]:
     """Names that are not valid UTF-8 and so cannot be stored in HDF5, with the reason."""
     bad = [name for name in names if name.encode(errors="ignore").decode() != name]

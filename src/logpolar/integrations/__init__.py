@@ -1,1 +1,1 @@
-"""The descriptors in the forms that other libraries and programs expect: one module for each of them."""
+"""Adapters to other libraries and programs: OpenCV, kornia, the Image Matching Challenge."""

@@ -41,7 +41,7 @@ class LogPolarDescriptor(nn.Module):
 
     ``model``: a shipped model's name, the path of a model file, or a loaded ``Model``.
     ``sizes_per_scale``: keypoint sizes in one LAF scale. 1/6, as ``Keypoints.to_lafs`` and kornia_moons write them;
-    1/3 turns the 6 sigma of kornia's ``ScaleSpaceDetector`` into the 2 sigma that are SIFT's sizes.
+    1/3 converts the 6 sigma of kornia's ``ScaleSpaceDetector`` into the 2 sigma that are SIFT's sizes.
 
     It starts in evaluation mode. Gradients flow to the images, the frames and the weights.
     """

@@ -6,7 +6,7 @@ from logpolar.keypoints.keypoints import (
     DEFAULT_SIZE,
     MAX_SIZE,
     Keypoints,
-    normalize_degrees,
+    normalise_degrees,
 )
 
-__all__ = ["BAND", "DEFAULT_ANGLE", "DEFAULT_SIZE", "MAX_SIZE", "Keypoints", "normalize_degrees"]
+__all__ = ["BAND", "DEFAULT_ANGLE", "DEFAULT_SIZE", "MAX_SIZE", "Keypoints", "normalise_degrees"]

@@ -108,7 +108,7 @@ class Keypoints:
         return cls(
             points,
             filled(size, DEFAULT_SIZE),
-            normalize_degrees(filled(angle, DEFAULT_ANGLE)),
+            normalise_degrees(filled(angle, DEFAULT_ANGLE)),
             filled(response, 1.0),
         )
 
@@ -177,9 +177,8 @@ class Keypoints:
             return cls.from_points(xy)
         if table.shape[1] == 4:
             return cls.from_points(xy, 2 * table[:, 2], np.degrees(table[:, 3]))
-        a11, a12, a21, a22 = table[:, 2:].T
-        sigma = np.sqrt(np.abs(a11 * a22 - a12 * a21))
-        return cls.from_points(xy, 2 * sigma, np.degrees(np.arctan2(a21, a11)))
+        sigma, angle = frame_circle(table[:, 2:].reshape(-1, 2, 2), np)
+        return cls.from_points(xy, 2 * sigma, angle)
 
     def to_colmap(self) -> FloatArray:
         """Rows (x, y, scale, orientation) as COLMAP stores them: corner origin, sigma, radians."""
@@ -206,7 +205,7 @@ class Keypoints:
 
 
 def frame_circle(frames: Any, xp: Any) -> tuple[Any, Any]:
-    """Scale in pixels and angle in degrees, both (...), of frames (..., 2, 3) = [A | xy]; ``xp`` is numpy or torch.
+    """Scale in pixels and angle in degrees (...) of frames (..., 2, 3) = [A | xy] or A alone; ``xp``: numpy or torch.
 
     Convention:
         scale: sqrt |det A|, that of the circle with the area of the frame's ellipse
@@ -219,7 +218,7 @@ def frame_circle(frames: Any, xp: Any) -> tuple[Any, Any]:
     return xp.sqrt(xp.abs(a11 * a22 - a12 * a21)), xp.rad2deg(xp.arctan2(a21, a11))
 
 
-def normalize_degrees(angle: FloatArray) -> FloatArray:
+def normalise_degrees(angle: FloatArray) -> FloatArray:
     """Angles in [0, 360)."""
     wrapped = np.remainder(angle, np.float32(360))
     # A tiny negative angle rounds up to exactly 360 in float32.

@@ -231,7 +231,7 @@ def _work(pair: Pair) -> tuple[int, Matches]:
 
 
 def check_matches(matches: Matches, first: int, second: int, what: str) -> None:
-    """Raise unless the matches fit images with so many keypoints; ``what`` names them in the error."""
+    """Raise unless the matches fit images with these numbers of keypoints; ``what`` names them in the error."""
     if len(matches) and (matches.indices >= (first, second)).any():
         raise StorageError(f"{what}: matched keypoints are missing from the features; they belong to another file")
 

@@ -29,8 +29,8 @@ class PairingOptions:
         "Every image with every other, with the next ones by name, or with the most similar ones.",
         choices=PAIRINGS,
     )
-    overlap: int = setting(10, "Sequential: images after it that each image is paired with.", 1)
-    neighbours: int = setting(20, "Retrieval: most similar images that each image is paired with.", 1)
+    overlap: int = setting(10, "Sequential: number of following images that each image is paired with.", 1)
+    neighbours: int = setting(20, "Retrieval: number of most similar images that each image is paired with.", 1)
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -62,7 +62,7 @@ class NetworkOptions:
         """From parsed JSON, of older versions as well; raises ``ValueError`` for anything else."""
         if isinstance(values, dict):
             values = dict(values)
-            if values.pop("normalisation", "patch") != "patch":  # version 2 and 3 state the only one there is
+            if values.pop("normalisation", "patch") != "patch":  # versions 2 and 3 name the only one there is
                 raise ValueError("the card's network has an unknown normalisation (known: patch)")
             if not values.keys() & {"channels", "strides"}:  # version 2
                 values |= {"channels": list(cls.channels), "strides": list(cls.strides)}
@@ -74,11 +74,11 @@ class NetworkOptions:
 def _check_layers(channels: Any, strides: Any) -> None:
     for name, values in (("channels", channels), ("strides", strides)):
         if not isinstance(values, tuple) or not values or not all(type(value) is int for value in values):
-            raise ValueError(f"{name} must be a list of whole numbers, not {values!r}")
+            raise ValueError(f"{name} must be a list of integers, not {values!r}")
     if len(channels) != len(strides):
         raise ValueError(f"there are {len(channels)} channels, but {len(strides)} strides")
     if min(channels) < 1:
-        raise ValueError(f"channels must be 1 or more, not {min(channels)}")
+        raise ValueError(f"channels must be at least 1, not {min(channels)}")
     if not set(strides) <= {1, 2}:
         raise ValueError(f"strides must be 1 or 2, not {', '.join(map(str, strides))}")
 

@@ -53,7 +53,7 @@ _END_TO_END_CONVENTION = (
 def save_model(path: str | Path, network: DescriptorNetwork, card: ModelCard) -> None:
     """Write a model file: the network's weights as float16, its graph, and the card (needs torch)."""
     if card.variant:
-        raise ValueError("a network in torch is no variant; save_variant writes those")
+        raise ValueError("a torch network is not a variant; use save_variant")
     weights = {
         # Batch normalisation statistics are few and may be small: they stay in float32. The memory layout must be the
         # plain one, unlike that of a network trained in channels-last order.

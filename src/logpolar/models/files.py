@@ -82,7 +82,7 @@ class Model:
             from logpolar.models.network import DescriptorNetwork
         except ImportError as error:
             raise MissingExtraError("the torch runtime", "torch") from error
-        with torch.device("meta"):  # without memory: initialising random weights takes long
+        with torch.device("meta"):  # without memory: initialising random weights is slow
             network = DescriptorNetwork(self.card.network)
         try:
             weights = {name: torch.tensor(values) for name, values in self.weights.items()}

@@ -37,7 +37,7 @@ class DescriptorNetwork(nn.Module):
                 nn.init.orthogonal_(module.weight, gain=0.6)
 
     def forward(self, patches: Tensor) -> Tensor:
-        values = normalize_contrast(patches)[:, None]
+        values = normalise_contrast(patches)[:, None]
         for block in self.blocks:
             values = block(values)
         values = self.head_norm(self.head(self.dropout(values)))
@@ -60,7 +60,7 @@ class _Block(nn.Module):
         return functional.relu(self.norm(self.convolution(values)))
 
 
-def normalize_contrast(patches: Tensor) -> Tensor:
+def normalise_contrast(patches: Tensor) -> Tensor:
     """Each patch to zero mean and unit standard deviation (divided by N - 1, as in the paper's code)."""
     # Subtract a value of the patch first: a flat patch is then exactly 0, not its mean's rounding error.
     patches = patches - patches[:, :1, :1]

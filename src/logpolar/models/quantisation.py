@@ -3,9 +3,9 @@
 Convention of int8:
     Batch normalisations are folded into their convolutions. Every convolution but the first, whose single input channel
     is the patch itself, takes 8 bit inputs and weights: a value v is stored as round(v / scale) + zero, weights with a
-    scale for each output channel and zero = 0, inputs with one scale for the whole tensor in [0, 255]. Sums are whole
-    numbers of 32 bits, biases included. The range of an input is the one of least square error over the calibration
-    patches. All else, the unit length included, is float32.
+    scale for each output channel and zero = 0, inputs with one scale for the whole tensor in [0, 255]. Sums and biases
+    are 32 bit integers. The range of an input is the one of least square error over the calibration patches. All else,
+    the unit length included, is float32.
 
 Convention of bfloat16:
     Graph and weights are those of the model; the runtime computes in bfloat16 where that is faster.

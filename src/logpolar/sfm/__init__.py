@@ -1,1 +1,1 @@
-"""Structure from motion with COLMAP: databases, mapping, dense workspaces. Nothing else knows pycolmap."""
+"""Structure from motion with COLMAP: databases, mapping, dense workspaces. No other package imports pycolmap."""

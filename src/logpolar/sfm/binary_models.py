@@ -18,7 +18,7 @@ class _UnknownError(Exception):
     """A camera model newer than this code: the length of its entry is unknown."""
 
 
-def check_whole(place: Path) -> None:
+def check_complete(place: Path) -> None:
     """Raise if a file of cameras, images or points has fewer entries than it announces."""
     tables = {"cameras.bin": _end_of_camera, "images.bin": _end_of_image, "points3D.bin": _end_of_point}
     for name, end_of in tables.items():

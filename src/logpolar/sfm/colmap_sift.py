@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -48,9 +47,7 @@ def reconstruct_with_sift(
     photos: str | Path,
     output: str | Path,
     options: SiftOptions | None = None,
-    overwrite: bool = False,
     progress: bool = False,
-    say: Callable[[str], None] = lambda line: None,
 ) -> SfmReport:
     """Database, models and report in a folder, as ``pipeline.reconstruct`` leaves them, with COLMAP's features.
 
@@ -62,23 +59,20 @@ def reconstruct_with_sift(
     photos, output, options = Path(photos), Path(output), options or SiftOptions()
     names = sorted(find_images([photos]))
     if len(names) < 2:
-        raise LogpolarError(f"{photos}: a model needs two photos or more")
+        raise LogpolarError(f"{photos}: a reconstruction needs at least two photos")
     content = [names, asdict(options), str(pycolmap.__version__)]
     made_of = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     before = read_report(output)
-    if not overwrite and before and before.made_of == made_of:
+    if before and before.made_of == made_of:
         return before
     output.mkdir(exist_ok=True)
-    claim_folder(output, anew=True)
+    claim_folder(output, reset=True)
     database = output / DATABASE
     remove_database(database)
     with colmap_errors(f"{database}: COLMAP could not write it"), quiet():
-        say(f"COLMAP's features of {len(names)} photos")
         _extract(pycolmap, database, photos, names, options)
-        say("COLMAP's matches")
         verification = verification_options(options.seed)
         pycolmap.match_exhaustive(str(database), verification_options=verification, device=pycolmap.Device.cpu)
-    say("mapping")
     mapping = MapperOptions(options.seed, options.min_model_size)
     return map_database(database, photos, output, mapping, made_of, progress=progress)
 

@@ -121,7 +121,7 @@ class Database:
         self._file.write_keypoints(self.images[name].number, rows if with_shape else rows[:, :2].copy())
 
     def write_descriptors(self, name: str, descriptors: FloatArray) -> None:
-        stored: Any = quantize(descriptors)
+        stored: Any = quantise(descriptors)
         if hasattr(self._pycolmap, "FeatureDescriptors"):  # new in COLMAP 4
             data = np.ascontiguousarray(descriptors, np.float32).view(np.uint8)
             undefined = self._pycolmap.FeatureExtractorType.UNDEFINED
@@ -161,6 +161,6 @@ class Database:
         return cameras[first.camera], positions(pair[0]), cameras[second.camera], positions(pair[1]), matches
 
 
-def quantize(descriptors: FloatArray) -> NDArray[np.uint8]:
+def quantise(descriptors: FloatArray) -> NDArray[np.uint8]:
     """8 bits per value: 128 + 256 d. Values of unit vectors beyond +-1/2 are rare, and are clipped."""
     return np.clip(np.rint(128 + 256 * descriptors), 0, 255).astype(np.uint8)

@@ -67,7 +67,7 @@ def copy_database(source: Path, target: Path) -> None:
 
 
 def mark(path: Path, digest: str) -> None:
-    """Note in SQLite's ``application_id``, which COLMAP leaves alone, what a database was made of."""
+    """Record the digest of a database's inputs in SQLite's ``application_id``, which COLMAP leaves alone."""
     with contextlib.closing(sqlite3.connect(path)) as database:
         database.execute(f"PRAGMA application_id = {_mark_of(digest)}")
 
@@ -111,7 +111,7 @@ def _check(database: sqlite3.Connection, path: Path) -> None:
 
 
 @contextlib.contextmanager
-def written_whole(output: Path, overwrite: bool = False) -> Iterator[Path]:
+def written_atomically(output: Path, overwrite: bool = False) -> Iterator[Path]:
     """A temporary path to write a database to; it replaces ``output`` on success and is removed otherwise.
 
     With ``overwrite`` an existing COLMAP database, and nothing else, may be replaced.

@@ -52,11 +52,11 @@ class DenseOptions:
     dense_image_size: int = setting(1024, "Longer side of undistorted images and depth maps, in pixels.", 64)
     matcher: Matcher = setting(  # noqa: RUF009 - it makes a field
         "exhaustive",
-        "All pairs, or, for video frames, each photo with those 1, 2, 4, 8, ... further by name.",
+        "All pairs, or, for video frames, each photo with those 1, 2, 4, 8, ... places later by name.",
         choices=MATCHERS,
     )
-    single_camera: bool = setting(False, "All photos were taken by one camera at one zoom; otherwise EXIF decides.")
-    seed: int = setting(0, "Random seed of COLMAP; runs are reproducible with one thread only.", 0)
+    single_camera: bool = setting(False, "All photos share one camera and zoom; otherwise EXIF decides.")
+    seed: int = setting(0, "COLMAP's random seed; runs are reproducible with one thread only.", 0)
     threads: int = setting(0, "0 uses all cores; may differ when a run is resumed.", 0)
 
     def __post_init__(self) -> None:
@@ -88,7 +88,7 @@ def reconstruct_dense(
     """Reconstruct photos (files, folders, globs) into a COLMAP dense workspace, with depth maps where CUDA exists.
 
     A second call resumes after the last finished step. Photos or settings that differ from those of the first call are
-    refused; ``overwrite`` starts anew. ``say`` receives a line per step.
+    refused; ``overwrite`` starts over. ``say`` receives a line per step.
     """
     options, workspace, sources = options or DenseOptions(), Path(workspace), [Path(each) for each in photos]
     images = _find_photos(sources, workspace)
@@ -127,7 +127,7 @@ def _find_photos(sources: list[Path], workspace: Path) -> dict[str, Path]:
         if path.parent.resolve().is_relative_to(place):
             raise ReconstructionError(f"{path}: the photos cannot lie inside the workspace {workspace}")
     if len(images) < 2:
-        raise ReconstructionError(f"a reconstruction needs two photos or more, found {', '.join(images) or 'none'}")
+        raise ReconstructionError(f"a reconstruction needs at least two photos, found {', '.join(images) or 'none'}")
     return images
 
 
@@ -209,7 +209,7 @@ class _Job:
             words = re.sub(r"^\[.*?\] ", "", first_line(error)).strip()
             logged = re.findall(r"^E\d.*?\] (.*)", self.log_since(start), re.MULTILINE)
             reasons = "; ".join(dict.fromkeys([words, *logged[-1:]]))
-            raise ReconstructionError(f"COLMAP could not make the {what}: {reasons} ({self.log.name})") from error
+            raise ReconstructionError(f"COLMAP failed to create the {what}: {reasons} ({self.log.name})") from error
 
 
 @contextlib.contextmanager
@@ -263,18 +263,16 @@ def _check_photos(images: dict[str, Path], progress: bool) -> tuple[dict[str, st
     """Reasons to leave photos out, and sizes of the others; COLMAP would accept a truncated JPEG."""
     from tqdm import tqdm
 
-    from logpolar.images import read_image
+    from logpolar.images import read_image, unnamed_images
 
-    left_out, sizes = {}, {}
+    left_out, sizes = unnamed_images(images), {}
     for name, path in tqdm(images.items(), "photos", leave=False, disable=None if progress else True):
         try:
             height, width = read_image(path).shape[:2]
-            name.encode()
-            sizes[name] = f"{width} x {height}"
         except ImageError as error:
             left_out[name] = str(error)
-        except UnicodeEncodeError:
-            left_out[name] = f"{name!a}: the file's name cannot be written in UTF-8"
+        if name not in left_out:
+            sizes[name] = f"{width} x {height}"
     return left_out, sizes
 
 
@@ -342,10 +340,10 @@ def _undistort(job: _Job) -> dict[str, Any]:
 
 
 def _make_depth(job: _Job) -> dict[str, Any]:
-    from logpolar.sfm.depth_maps import is_whole
+    from logpolar.sfm.depth_maps import is_complete
 
     for path in (job.workspace / "stereo").rglob("*.bin"):
-        if not is_whole(path):  # COLMAP would take the partial file of a killed run for finished
+        if not is_complete(path):  # COLMAP would take the partial file of a killed run for finished
             path.unlink()
     options = job.pycolmap.PatchMatchOptions()
     options.geom_consistency = True

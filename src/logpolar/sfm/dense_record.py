@@ -52,7 +52,7 @@ def open_workspace(workspace: Path) -> Iterator[BinaryIO]:
     if workspace.is_dir():
         others = {path.name for path in workspace.iterdir()} - {f".{_RECORD}.half", _LOG}
         if others and _RECORD not in others:
-            raise StorageError(f"{workspace}: is not empty, and was not made by this command; choose another")
+            raise StorageError(f"{workspace}: is not empty and was not made by this command; choose another")
     elif workspace.exists():
         raise StorageError(f"{workspace}: is a file, not a folder")
     else:
@@ -123,7 +123,7 @@ def _refuse_others(workspace: Path, before: Record, now: Record) -> None:
     }
     words = [f"{len(names)} {what} ({some_of(names)})" for what, names in differences.items() if names]
     if words:
-        raise StorageError(f"{workspace}: was made of other photos: {', '.join(words)}; {hint}")
+        raise StorageError(f"{workspace}: was built from other photos: {', '.join(words)}; {hint}")
 
 
 def _remove_made(workspace: Path, record: Record) -> None:

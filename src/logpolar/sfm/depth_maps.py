@@ -24,7 +24,7 @@ def depth_size(path: Path) -> tuple[int, int]:
     return _read_header(path, channels=1)[:2]
 
 
-def is_whole(path: Path) -> bool:
+def is_complete(path: Path) -> bool:
     """Whether the length of a depth map, or of a normal map with its three channels, agrees with its header."""
     try:
         _read_header(path)
@@ -34,7 +34,7 @@ def is_whole(path: Path) -> bool:
 
 
 def _read_header(path: Path, channels: int | None = None) -> tuple[int, int, int]:
-    """Width and height of a map with so many channels, or any number, and where the values start."""
+    """Width and height of a map with this number of channels, or any, and where the values start."""
     try:
         with path.open("rb") as file:
             parts = file.read(_LONGEST_HEADER).split(b"&", 3)

@@ -61,14 +61,14 @@ def export_database(
     from logpolar.features.hloc import HlocFeatureFile, open_features
     from logpolar.matching.files import open_matches
     from logpolar.sfm.database import Database
-    from logpolar.sfm.database_files import copy_database, read_content, written_whole
+    from logpolar.sfm.database_files import copy_database, read_content, written_atomically
 
     options, output = options or ExportOptions(), Path(output)
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(open_features(features))
         names = file.names()
         links = stack.enter_context(open_matches(matches, names)) if matches else None
-        half = stack.enter_context(written_whole(output, overwrite))
+        half = stack.enter_context(written_atomically(output, overwrite))
         if cameras:
             copy_database(Path(cameras), half)
         database = stack.enter_context(Database(half, Path(cameras) if cameras else None))

@@ -182,11 +182,11 @@ def read_report(output: Path) -> SfmReport | None:
     return report if (output / MODELS).is_dir() else None
 
 
-def claim_folder(output: Path, *made: str, anew: bool = False) -> None:
+def claim_folder(output: Path, *made: str, reset: bool = False) -> None:
     """Mark a folder as ours by a report; refuse one with a COLMAP project of someone else.
 
     A folder is ours if its report says so; otherwise none of ``made``, the names that will be written, may exist. With
-    ``anew`` an earlier report, which no longer holds, is replaced.
+    ``reset`` an earlier report, which no longer holds, is replaced.
     """
     try:
         ours = "made_of" in json.loads((output / REPORT).read_bytes())
@@ -195,5 +195,5 @@ def claim_folder(output: Path, *made: str, anew: bool = False) -> None:
     foreign = [name for name in (DATABASE, MODELS, REPORT, *made) if not ours and (output / name).exists()]
     if foreign:
         raise StorageError(f"{output}: {foreign[0]} was not made by this command; choose another folder")
-    if anew or not ours:
+    if reset or not ours:
         write_json(output / REPORT, {"made_of": ""})

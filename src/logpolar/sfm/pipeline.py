@@ -37,7 +37,7 @@ class SfmOptions(PairingOptions):
     """How a folder of photos becomes a model."""
 
     camera_mode: CameraMode = camera_mode_setting()  # noqa: RUF009 - it makes a field
-    min_model_size: int = setting(3, "Fewest images of a model that is kept.", 2)
+    min_model_size: int = setting(3, "Discard models with fewer images.", 2)
     seed: int = setting(0, "Random seed of COLMAP.", 0)
 
 
@@ -56,7 +56,7 @@ def reconstruct(
     """Features, pairs, matches, database and model of the photos in a folder, with COLMAP's incremental mapper.
 
     A second call resumes an interrupted run and adds new photos. Files made with other settings are refused;
-    ``overwrite`` starts anew. A folder with a COLMAP project that was not made here is refused either way. ``pairs`` is
+    ``overwrite`` starts over. A folder with a COLMAP project that was not made here is refused either way. ``pairs`` is
     a text file of pairs that replaces the pairing of ``options``.
     """
     from logpolar.features.batch import extract_images
@@ -71,7 +71,7 @@ def reconstruct(
         raise LogpolarError(f"{output}: the output cannot lie inside the photos' folder")
     images = find_images([photos])
     if len(images) < 2:
-        raise LogpolarError(f"{photos}: a model needs two photos or more")
+        raise LogpolarError(f"{photos}: a reconstruction needs at least two photos")
     if not output.is_dir():
         check_place(output)
         output.mkdir()
@@ -82,7 +82,7 @@ def reconstruct(
     left_out = extract_images(images, output / FEATURES, open_extractor, jobs, overwrite, progress).failed
     if len(images) - len(left_out) < 2:
         reason = next(iter(left_out.values()))
-        raise LogpolarError(f"{photos}: a model needs two photos or more that can be read; {reason}")
+        raise LogpolarError(f"{photos}: a reconstruction needs at least two readable photos; {reason}")
     chosen = _choose(output, sorted(set(images) - set(left_out)), options, pairs)
     say(f"matches of {len(chosen)} pairs")
     match_pairs(output / FEATURES, output / MATCHES, chosen, matching, jobs, overwrite, progress)
@@ -94,7 +94,7 @@ def reconstruct(
         say("database and model are up to date")
         return before
     say("database and verification")
-    claim_folder(output, anew=True)
+    claim_folder(output, reset=True)
     export = ExportOptions(options.camera_mode, seed=options.seed)
     files = output / FEATURES, output / MATCHES, output / DATABASE
     written = export_database(*files, photos, options=export, overwrite=True, progress=progress, pairs=chosen)

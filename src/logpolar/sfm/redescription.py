@@ -1,4 +1,4 @@
-"""Describe and match the keypoints of an existing COLMAP database anew."""
+"""Redescribe and rematch the keypoints of an existing COLMAP database."""
 
 from __future__ import annotations
 
@@ -58,13 +58,20 @@ def redescribe_database(
     matches and geometries. It is written atomically; an interrupted run leaves its finished work in two files beside
     it, OUTPUT.features.h5 and OUTPUT.matches.h5, which are removed at the end. An output that was made of the same
     source with the same settings is recognised and left alone. ``pairs`` is a text file of pairs that replaces the
-    pairing of ``options``. Photos that cannot be described are an error: the result would not be what was asked for.
+    pairing of ``options``. Photos that cannot be described are an error: the result would be incomplete.
     """
     from logpolar.features.files import FeatureFile
     from logpolar.matching.files import MatchFile, match_pairs
     from logpolar.matching.nearest import MatchingOptions
     from logpolar.sfm.database import Database
-    from logpolar.sfm.database_files import copy_database, digest_rows, is_marked, mark, read_content, written_whole
+    from logpolar.sfm.database_files import (
+        copy_database,
+        digest_rows,
+        is_marked,
+        mark,
+        read_content,
+        written_atomically,
+    )
 
     source, output, options = Path(source), Path(output), options or RedescriptionOptions()
     if output.exists() and source.exists() and output.samefile(source):
@@ -75,7 +82,7 @@ def redescribe_database(
     settings = keypoints, asdict(options), matching or MatchingOptions(), given_pairs, open_extractor().settings
     made_of = digest_rows(source, _PAIRS, settings)
     if overwrite or not is_marked(output, made_of):
-        with written_whole(output, overwrite) as half:
+        with written_atomically(output, overwrite) as half:
             copy_database(source, half)
             with Database(half, source) as database:
                 names = _check_content(database, source)
@@ -101,7 +108,7 @@ def _check_content(database: Database, source: Path) -> list[str]:
     """Names of the images; raises unless there are two or more, all with keypoints."""
     names = list(database.images)
     if len(names) < 2:
-        raise StorageError(f"{source}: has {len(names)} images; matching needs two or more")
+        raise StorageError(f"{source}: has {len(names)} images; matching needs at least two")
     bare = [name for name in names if not database.has_keypoints(name)]
     if bare:
         hint = "run COLMAP's feature_extractor, or `logpolar extract` and `logpolar colmap export`"

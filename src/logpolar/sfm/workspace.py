@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from logpolar.errors import LogpolarError, StorageError
 from logpolar.geometry.cameras import Camera, Matrix
-from logpolar.sfm.binary_models import check_whole
+from logpolar.sfm.binary_models import check_complete
 from logpolar.sfm.depth_maps import depth_size
 from logpolar.sfm.pycolmap_compat import colmap_errors, import_pycolmap, quiet
 
@@ -85,7 +85,7 @@ def _find_model(folder: Path) -> Path:
 def read_model(place: Path) -> Any:
     """A sparse model of pycolmap from the folder with its files; raises ``StorageError`` for a damaged one."""
     pycolmap = import_pycolmap("reading COLMAP models")
-    check_whole(place)
+    check_complete(place)
     try:
         with quiet(), colmap_errors(f"{place}: cannot be read as a COLMAP model"):
             return pycolmap.Reconstruction(str(place))

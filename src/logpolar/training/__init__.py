@@ -1,1 +1,1 @@
-"""Training: batches sampled in line on the device, the loss, the loop."""
+"""Training: configs and recipes, batches sampled on the device, the loss, the loop, checkpoints and resumable runs."""

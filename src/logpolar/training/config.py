@@ -156,7 +156,7 @@ def _make_config(table: Mapping[str, Any], folder: Path) -> TrainingConfig:
     rest = dict(table)
     recipe = rest.pop("recipe", "default")
     if not isinstance(recipe, str) or recipe not in RECIPES:
-        raise ValueError(f"there is no recipe '{recipe}' (known: {', '.join(RECIPES)})")
+        raise ValueError(f"no recipe '{recipe}' (known: {', '.join(RECIPES)})")
     base = RECIPES[recipe]
     _refuse_unknown(rest, [*_TITLES, "data", "sampling", "network", *_SECTIONS], "the config")
     titles = {name: _typed(rest[name], "", name) for name in _TITLES if name in rest}

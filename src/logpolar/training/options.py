@@ -26,7 +26,7 @@ class BatchOptions:
     pairs: int = setting(16, "Image pairs in a batch, from different scenes as far as possible.", 1)
     per_pair: int = setting(64, "Correspondences per image pair; pairs with fewer are skipped.", 1)
     near: float = setting(
-        7.0, "Pixels: keypoints closer than this to the true one, in either image, are no negatives.", 0
+        7.0, "Pixels: keypoints closer than this to the true one, in either image, are not negatives.", 0
     )
     near_sizes: float = setting(0.5, "The same in keypoint sizes; the larger of the two applies.", 0)
 

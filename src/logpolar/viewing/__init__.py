@@ -1,1 +1,1 @@
-"""Pictures of patches and matches, and the demonstration."""
+"""Pictures of patches and matches, and the demo."""

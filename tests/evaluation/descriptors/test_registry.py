@@ -311,7 +311,7 @@ class TestAnyNetwork:
             f"{kind}:{file}", str(file), "not an ONNX network" if kind == "onnx" else "not a TorchScript network"
         )
         assert_refused(f"{kind}:{file},scale=2", "scale must be one of 1, 255, not '2'")
-        assert_refused(f"{kind}:{file},size=0", "size must be a whole number")
+        assert_refused(f"{kind}:{file},size=0", "size must be an integer")
         assert_refused(f"{kind}:{file},normalise=max", "normalise must be one of none, zscore, unit")
         assert_refused(f"{kind}:{file},colour=1", "unknown option 'colour'")
 

@@ -102,7 +102,7 @@ class TestRefused:
             ("", "not a table of `logpolar ablate`"),
             ("a,b\n1,2\n", "not a table of `logpolar ablate`"),
             (ABLATION.replace("fpr95", "fpr"), "no 'fpr95'"),
-            (ABLATION.replace("0.0031", "x"), "'log-polar-40/fpr95' is no number"),
+            (ABLATION.replace("0.0031", "x"), "'log-polar-40/fpr95' is not a number"),
         ],
     )
     def test_tables(self, tmp_path, content, words):

@@ -116,7 +116,7 @@ def test_many_problems_of_a_kind_are_summed_up(submission):
         put(submission, "matches", f"x{number}-a", np.zeros((2, 0), int))
     problems = check_submission(submission).problems
     assert len(problems) == 4
-    assert problems[-1].endswith("and 6 more of the kind")
+    assert problems[-1].endswith("and 6 more")
 
 
 def test_a_missing_folder(tmp_path):

@@ -25,7 +25,7 @@ from logpolar.integrations.imc.config import SubmissionOptions
         ("config_phototourism_stereo.geom", {"method": "magic"}, "geom.method must be one of"),
         ("config_phototourism_stereo.geom", {"method": "cv2-ransac-f", "threshold": 1}, "needs confidence"),
         ("config_phototourism_stereo.geom", {"method": "cv2-8pt", "threshold": 1}, "takes no threshold"),
-        ("config_googleurban_stereo", {"use_custom_matches": True}, "no scene of it"),
+        ("config_googleurban_stereo", {"use_custom_matches": True}, "no scenes of it"),
     ],
 )
 def test_a_broken_config(edit, path, value, words):

@@ -1,1 +1,1 @@
-"""What is measured: descriptors, by spec, and whole features with keypoints of their own."""
+"""Methods under test, opened by spec: descriptors, and whole features with their own keypoints."""

@@ -39,7 +39,7 @@ def with_fixed_size(size: tuple[int, int], keypoints: Keypoints, rule: FixedSize
 
 @dataclass(frozen=True, eq=False)
 class KeypointSource:
-    """Finds keypoints. ``identity``: all that decides which they are, as plain JSON values."""
+    """Finds keypoints. ``identity``: all that determines them, as plain JSON values."""
 
     detector: Detector
     identity: dict[str, Any]
@@ -47,7 +47,7 @@ class KeypointSource:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All that decides which keypoints are described, for caches and results."""
+        """All that determines which keypoints are described, for caches and results."""
         return {"detector": self.identity, "fixed_size": self.fixed_size}
 
     def __call__(self, view: NDArray[np.uint8]) -> Keypoints:

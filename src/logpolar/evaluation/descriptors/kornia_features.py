@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from logpolar.errors import LogpolarError, MissingExtraError, in_one_line
 from logpolar.evaluation.descriptors.patch_networks import check_torch, read_weights
 from logpolar.evaluation.descriptors.specs import Spec, plain_value
-from logpolar.evaluation.descriptors.whole_features import Extract, strongest
+from logpolar.evaluation.descriptors.whole_features import Extract, strongest, unit_rows
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import Detector
 from logpolar.types import FloatArray
@@ -64,8 +64,7 @@ def open_kornia_detector(spec: Spec, most: int, device: str) -> tuple[Detector, 
     """A detector and its identity."""
     feature = _kornia(spec, DETECTORS, device)
     weights, identity, options = _read(spec, most)
-    if not options.keys() <= {"upright"}:
-        raise spec.error(f"unknown option '{min(options.keys() - {'upright'})}' (known: {WEIGHTS}, upright)")
+    spec.check_known((WEIGHTS, "upright"))
     orientation = feature.PassLAF() if options.get("upright") is True else feature.LAFOrienter(19)
     if spec.file == "KeyNet":
         module = feature.KeyNetDetector(pretrained=False, num_features=most, ori_module=orientation)
@@ -89,9 +88,7 @@ def open_kornia_feature(spec: Spec, most: int, device: str) -> tuple[Extract, di
     kind = getattr(feature, spec.file)
     counts = {"num_features": most, "max_num_keypoints": most, "top_k": most}
     known = list(inspect.signature(kind).parameters)
-    for key in options:
-        if key not in known:
-            raise spec.error(f"unknown option '{key}' (known: {', '.join(known)})")
+    spec.check_known(known, but=WEIGHTS)
     try:
         module = kind(**{key: value for key, value in counts.items() if key in known and key not in options}, **options)
     except (TypeError, ValueError, KeyError, RuntimeError) as error:
@@ -109,8 +106,7 @@ def open_kornia_feature(spec: Spec, most: int, device: str) -> tuple[Extract, di
             lafs, responses, raw = run(lambda module, image: module(image), gray)
             keypoints, filled = _from_lafs(lafs, responses)
             raw = raw[0][filled]
-        length = np.linalg.norm(raw, axis=1, keepdims=True)
-        return strongest(keypoints, np.asarray(raw / np.maximum(length, 1e-12), np.float32), most)
+        return strongest(keypoints, unit_rows(raw), most)
 
     return extract, options, identity
 
@@ -148,9 +144,8 @@ def _load(spec: Spec, module: nn.Module, weights: Any) -> None:
     try:
         for name in ("state_dict", "extractor"):
             weights = weights.get(name, weights)
-        lacking = module.load_state_dict(
-            weights, strict=spec.file != "ALIKED"
-        ).missing_keys  # its published files have more
+        strict = spec.file != "ALIKED"  # its published files have more
+        lacking = module.load_state_dict(weights, strict=strict).missing_keys
         if lacking:
             raise KeyError(lacking[0])
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
@@ -177,6 +172,6 @@ def _runner(spec: Spec, module: nn.Module, device: str) -> Callable[..., Any]:
 
 
 def _from_lafs(lafs: FloatArray, responses: FloatArray) -> tuple[Keypoints, NDArray[np.bool_]]:
-    """Keypoints of frames, and which frames there are: kornia pads with zeros."""
+    """Keypoints of frames, and a mask of valid frames: kornia pads with zeros."""
     filled = np.asarray((lafs[0] != 0).any(axis=(1, 2)))
     return replace(Keypoints.from_lafs(lafs[0][filled]), response=responses[0][filled]), filled

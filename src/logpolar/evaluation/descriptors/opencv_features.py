@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from logpolar.errors import in_one_line
 from logpolar.evaluation.descriptors.specs import Spec, plain_value
-from logpolar.evaluation.descriptors.whole_features import Extract, strongest
+from logpolar.evaluation.descriptors.whole_features import Extract, strongest, unit_rows
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import Detector, FeatureDetector
 from logpolar.types import FloatArray
@@ -74,9 +74,7 @@ def _make(spec: Spec, most: int) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     create = kinds[spec.file].create
     known = _parameters(create.__doc__ or "")
     options = {key: plain_value(value) for key, value in spec.given.items()}
-    for key in options:
-        if key not in known:
-            raise spec.error(f"unknown option '{key}' (known: {', '.join(known)})")
+    spec.check_known(known)
     identity = {"kind": "opencv", "class": spec.file, **options, **_digest(spec), "keypoints": most}
     counts = {key: most for key in _COUNTS if key in known and key not in options}
     try:
@@ -120,8 +118,7 @@ def unit_vectors(raw: NDArray[np.uint8] | FloatArray, norm: int) -> FloatArray:
         cells = (packed[:, :, None] >> np.arange(0, 8, 2, dtype=np.uint8) & 3).reshape(len(packed), -1)
         places = np.eye(4, dtype=np.float32)[cells].reshape(len(packed), 4 * cells.shape[1])
         return np.asarray(places / np.sqrt(cells.shape[1]), np.float32)
-    length = np.linalg.norm(raw.astype(np.float32), axis=1, keepdims=True)
-    return np.asarray(raw / np.maximum(length, 1e-12), np.float32)
+    return unit_rows(raw)
 
 
 def _padded(raw: NDArray[np.uint8] | FloatArray, units_per_byte: int) -> NDArray[np.uint8]:

@@ -20,6 +20,7 @@ import numpy as np
 
 from logpolar.errors import LogpolarError, MissingExtraError, in_one_line
 from logpolar.evaluation.descriptors.specs import Spec
+from logpolar.evaluation.descriptors.whole_features import unit_rows
 from logpolar.keypoints import Keypoints
 from logpolar.models.describers import Describer, PatchDescriber
 from logpolar.sampling import Cartesian
@@ -56,14 +57,14 @@ _WHITENING_WIDTHS = {238: "concat", 175: "polar", 63: "cart"}
 
 
 def settings_of(spec: Spec) -> dict[str, Any]:
-    """All that decides what a network sees, including what the spec cannot choose."""
+    """All that determines a network's input, including what the spec cannot choose."""
     return {**_ANY_NETWORK, **spec.options(NETWORK_OPTIONS[spec.name])}
 
 
 def open_network(spec: Spec, content: bytes, settings: Mapping[str, Any], device: str) -> Describer:
     """The network in a file's content. ONNX files run on the CPU, whatever the device.
 
-    Tries the network out: one that fails, or whose descriptors depend on the rest of the batch, is an error now.
+    Runs the network once: raises if it fails, or if descriptors depend on the rest of the batch.
     """
     pattern = Cartesian(settings["lambda"], settings["size"], settings["size"], settings["antialias"])
     if spec.name == "onnx":
@@ -114,7 +115,7 @@ class _OnnxDescriber(PatchDescriber):
 
 
 class _NetworkDescriber(Describer):
-    """Unit vectors, errors of one line, and no keypoints allowed."""
+    """Normalises to unit length, reports errors in one line, and handles zero keypoints."""
 
     def __init__(self, spec: Spec, describer: PatchDescriber) -> None:
         self._spec, self._describer = spec, describer
@@ -132,7 +133,7 @@ class _NetworkDescriber(Describer):
             raise self._spec.error(f"{file}: cannot run the network ({in_one_line(error)})") from error
         if not np.isfinite(raw).all():
             raise self._spec.error(f"{file}: the network gives values that are not finite")
-        return np.asarray(raw / np.maximum(np.linalg.norm(raw, axis=1, keepdims=True), 1e-12), np.float32)
+        return unit_rows(raw)
 
     def _try_out(self) -> int:
         """The length of descriptors. Batch normalisation left in training mode shows here: it mixes the patches."""

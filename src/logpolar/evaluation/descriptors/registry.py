@@ -59,14 +59,14 @@ _LABELS = {
 }
 
 _FEATURE_KINDS = {"opencv": "OpenCV", "kornia": "kornia"}
-"""Kinds of whole features, and who made them."""
+"""Libraries of whole features by kind."""
 
 
 @dataclass(frozen=True, eq=False)
 class Method:
     """A method under test.
 
-    ``identity``: all that decides the numbers, as plain JSON values, to be compared with that of stored results; None
+    ``identity``: all that determines the numbers, as plain JSON values, for comparison with stored results; None
     if weights are missing. Device and runtime are not part of it: they change the last bits only.
     """
 

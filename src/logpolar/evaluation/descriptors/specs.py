@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,13 +35,18 @@ class Spec:
         """One line with the spec."""
         return LogpolarError(f"{self.what} '{self.text}': {' '.join(message.split())}")
 
+    def check_known(self, known: Collection[str], but: str = "") -> None:
+        """Raise unless all given options are known; ``but`` is not checked."""
+        for key in self.given:
+            if key not in (*known, but):
+                words = f"known: {', '.join(known)}" if known else "it has none"
+                raise self.error(f"unknown option '{key}' ({words})")
+
     def options(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
         """The defaults, updated by the spec; an option without a default is unknown."""
+        self.check_known(defaults)
         chosen = dict(defaults)
         for key, value in self.given.items():
-            if key not in defaults:
-                known = f"known: {', '.join(defaults)}" if defaults else "it has none"
-                raise self.error(f"unknown option '{key}' ({known})")
             try:
                 chosen[key] = _READERS[key](value)
             except ValueError as error:
@@ -70,7 +75,7 @@ def parse_spec(text: str, what: str = "descriptor") -> Spec:
 
 
 def plain_value(text: str) -> bool | int | float | str:
-    """The value of another library's option, typed by its looks."""
+    """The value of another library's option, its type inferred from the text."""
     if text in ("true", "false"):
         return text == "true"
     for kind in (int, float):
@@ -94,7 +99,7 @@ def _positive(text: str) -> float:
 
 def _side(text: str) -> int:
     if not (text.isdecimal() and 1 <= int(text) <= 1024):
-        raise ValueError("a whole number from 1 to 1024")
+        raise ValueError("an integer from 1 to 1024")
     return int(text)
 
 

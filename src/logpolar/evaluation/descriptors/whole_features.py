@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +46,12 @@ class WholeFeature(Describer):
             if len(self._known) > _REMEMBERED:
                 self._known.popitem(last=False)
         return self._known[key]
+
+
+def unit_rows(raw: NDArray[Any]) -> FloatArray:
+    """Vectors (N, D) divided by their lengths; zeros stay zeros."""
+    length = np.linalg.norm(raw.astype(np.float32), axis=1, keepdims=True)
+    return np.asarray(raw / np.maximum(length, 1e-12), np.float32)
 
 
 def strongest(keypoints: Keypoints, descriptors: FloatArray, most: int) -> tuple[Keypoints, FloatArray]:

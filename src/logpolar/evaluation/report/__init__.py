@@ -1,1 +1,1 @@
-"""Runs of all protocols beside the paper's tables and figures."""
+"""Report: runs of all protocols compared with the paper's tables and figures."""

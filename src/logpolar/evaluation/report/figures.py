@@ -80,7 +80,7 @@ def _classes(run: Run, values: Mapping[str, Any]) -> Classes:
         counts, fractions = np.zeros(0, np.int64), np.zeros(0)
     if counts.shape != shape or fractions.shape != shape:
         size = " x ".join(map(str, shape))
-        raise LogpolarError(f"{run.path}: 'classes' is not the {size} table of this version; run its command again")
+        raise LogpolarError(f"{run.path}: 'classes' is not the {size} table of this version; rerun its command")
     return Classes(counts, fractions)
 
 
@@ -125,7 +125,7 @@ def _curve(run: Run, mean: Mapping[str, Any]) -> tuple[list[int], list[float]]:
         if len(places) != len(fractions):
             raise ValueError("different lengths")
     except (KeyError, TypeError, ValueError) as error:
-        raise LogpolarError(f"{run.path}: 'curve' is not a curve; run its command again") from error
+        raise LogpolarError(f"{run.path}: 'curve' is not a curve; rerun its command") from error
     return places, fractions
 
 

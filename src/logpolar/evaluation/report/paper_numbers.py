@@ -1,4 +1,4 @@
-"""All numbers of the paper's Tables 1 to 5, as printed, and what its text says of Fig. 5.
+"""All numbers of the paper's Tables 1 to 5, as printed, and what its text states about Fig. 5.
 
 "Beyond Cartesian Representations for Local Descriptors", ICCV 2019. Methods have the names of its tables, with the
 support lambda, which multiplies the size of an OpenCV keypoint.
@@ -106,22 +106,22 @@ FIGURE_5: Row = {method("LogPol", 96): 0.97}
 """Rank-1, "about 97 %" in the text; the curves are a picture only."""
 
 NOT_COMPARABLE = {
-    "Table 1": "The paper's are nine scenes of its own data set, with keypoints and negatives that are not "
+    "Table 1": "The paper uses nine scenes of its own data set, whose keypoints and negatives are not "
     "published; ours are the scenes named below, and any other keypoint of the second image is a negative. Rankings of "
     "descriptors can be compared, numbers cannot.",
-    "Table 2": "The paper's models are trained and tested on its own data set; ours on the files named below.",
+    "Table 2": "The paper trains and tests on its own data set; we use the files named below.",
     "Table 3": "N was 22079 for viewpoint and 20733 for illumination, from keypoints that are published but not how "
     "they were detected; mode paper follows the rest of the protocol, with keypoints of our own. Rank-1 falls as pools "
     "grow: see N. Mode full, rotated and zoomed images are not in the paper.",
     "Table 4": "N was 13268. The paper's orientations are 0 in its code; lambda multiplies the half-width of a patch, "
     "not the size of a SIFT keypoint.",
-    "Table 5": "The paper's are figures of the server of the challenge of 2019, on hidden scenes, with up to 8000 "
-    "features and its own estimators; ours are from the scenes named below. mAA 10 is the measure of 2020, which the "
-    "paper does not have.",
-    "Fig. 4": "The paper's is a picture without numbers, and does not say how negatives are divided among classes: "
+    "Table 5": "The paper's figures are from the challenge server of 2019, on hidden scenes, with up to 8000 "
+    "features and its own estimators; ours are from the scenes named below. mAA 10 is the measure of 2020, not in the "
+    "paper.",
+    "Fig. 4": "The paper shows a picture without numbers, and does not say how negatives are divided among classes: "
     "here each class has the threshold of its own positives.",
-    "Fig. 5": 'The paper\'s is a picture; its text says "about 97 %" at rank 1 for LogPol, λ = 96, on its own scenes. '
-    "Our pools have up to as many distractors, fewer where an image has fewer keypoints.",
+    "Fig. 5": 'The paper shows a picture; its text says "about 97 %" at rank 1 for LogPol, λ = 96, on its own scenes. '
+    "Our pools have as many distractors, or fewer where an image has fewer keypoints.",
 }
 """Why our figures differ from the paper's for any descriptor."""
 

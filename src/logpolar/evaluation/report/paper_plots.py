@@ -45,7 +45,7 @@ def sift_cells(xy: FloatArray, size: float, angle: float) -> NDArray[np.float64]
     """(16, 4, 2): corners of the cells that SIFT pools over, in row-major order, rotated with the keypoint."""
     edges = (np.arange(SIFT_CELLS + 1) - SIFT_CELLS / 2) * 1.5 * size
     u, v = np.meshgrid(edges, edges)
-    points = _turned(np.stack([u, v], axis=-1), angle) + np.asarray(xy, np.float64)
+    points = _rotated(np.stack([u, v], axis=-1), angle) + np.asarray(xy, np.float64)
     corners = [points[:-1, :-1], points[:-1, 1:], points[1:, 1:], points[1:, :-1]]
     return np.stack(corners, axis=2).reshape(-1, 4, 2)
 
@@ -186,7 +186,7 @@ def _central_keypoint(gray: FloatArray, reach: float) -> Keypoints:
     return replace(one, size=np.array([room / reach], np.float32))
 
 
-def _turned(points: NDArray[np.float64], angle: float) -> NDArray[np.float64]:
+def _rotated(points: NDArray[np.float64], angle: float) -> NDArray[np.float64]:
     """Clockwise on the screen."""
     cosine, sine = np.cos(np.radians(angle)), np.sin(np.radians(angle))
     return np.asarray(points @ np.array([[cosine, sine], [-sine, cosine]]), np.float64)
@@ -204,12 +204,12 @@ def _draw_log_polar_cells(axis: Any, keypoint: Keypoints, lambda_: float) -> Non
     for radius in radii:
         axis.add_patch(Circle(tuple(centre), radius, fill=False, color="red", linewidth=1))
     sectors = [
-        _turned(np.array([[1.0, 0.0]]), float(keypoint.angle[0]) + 360 * k / _SECTORS)[0] for k in range(_SECTORS)
+        _rotated(np.array([[1.0, 0.0]]), float(keypoint.angle[0]) + 360 * k / _SECTORS)[0] for k in range(_SECTORS)
     ]
     for direction in sectors:
         ends = centre + direction * radii[[0, -1], None]
         axis.plot(*ends.T, color="red", linewidth=1)
-    middle = _turned(np.array([[1.0, 0.0]]), float(keypoint.angle[0]) + 180 / _SECTORS)[0]
+    middle = _rotated(np.array([[1.0, 0.0]]), float(keypoint.angle[0]) + 180 / _SECTORS)[0]
     _draw_dot(axis, centre + middle * np.sqrt(radii[-2] * radii[-1]))
 
 
@@ -226,8 +226,8 @@ def _draw_supports(axis: Any, keypoints: Keypoints, lambda_: float) -> None:
     """The square of the cartesian pattern, the inscribed disc of the log-polar one, and the orientation."""
     for index, colour in zip(range(len(keypoints)), COLOURS, strict=False):
         centre, radius = keypoints.xy[index], lambda_ / 2 * float(keypoints.size[index])
-        corners = _turned(np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]], np.float64) * radius, keypoints.angle[index])
-        tip = centre + _turned(np.array([[radius, 0.0]]), float(keypoints.angle[index]))[0]
+        corners = _rotated(np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]], np.float64) * radius, keypoints.angle[index])
+        tip = centre + _rotated(np.array([[radius, 0.0]]), float(keypoints.angle[index]))[0]
         axis.add_patch(Polygon(corners + centre, fill=False, color=colour, linestyle="--"))
         axis.add_patch(Circle(tuple(centre), radius, fill=False, color=colour, linewidth=1.5))
         axis.plot(*np.stack([centre, tip]).T, color=colour)

@@ -126,7 +126,7 @@ def _read_table(path: Path) -> Run:
 
 
 def _number(text: str | None) -> float | int | str | None:
-    """None for an empty cell; text that is no number stays, to be refused."""
+    """None for an empty cell; text that is not a number is kept, to be refused."""
     if text is None or text == "":
         return None
     try:

@@ -1,4 +1,4 @@
-"""Reports: every table and figure of the paper with measurements, and what the paper does not have."""
+"""Reports: every table and figure of the paper with measurements, and what goes beyond the paper."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def report_results(folders: Sequence[Path], output: Path) -> tuple[list[Section]
 
 
 def paper_sections(runs: Sequence[Run]) -> list[Section]:
-    """In the order of the paper; what it does not have comes last."""
+    """In the order of the paper; what goes beyond it comes last."""
     without = scale_free(runs)
     without.figures |= rank_figures("scale-free-ranks", of_protocol(runs, "retrieval", fixed=True))
     return [

@@ -1,4 +1,4 @@
-"""The paper's Tables 1 to 5, and what the paper does not have: fixed sizes and structure from motion."""
+"""The paper's Tables 1 to 5, and what goes beyond the paper: fixed sizes and structure from motion."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from logpolar.evaluation.report.writing import NONE, Section, Table, counted, in
 from logpolar.evaluation.schema import ABLATION
 
 _SFM_NOTE = (
-    "The paper does not have this: photos alone into a COLMAP model, lenses unknown, and its cameras beside the "
+    "Not in the paper: COLMAP models of photos with unknown intrinsics, their cameras compared with the "
     "true ones after a similarity. COLMAP SIFT is COLMAP's own extractor and matcher with its defaults; all "
     "others are `logpolar sfm` with that descriptor of OpenCV's SIFT keypoints and the ratio given. No image has "
     "more keypoints than the limit, all pairs are matched, verification and mapper are the same. Correct are images "
     "in the largest model within 5 degrees and 0.1 of the extent, the median distance of true cameras to their "
     "middle. Rotation (degrees) and position (in extents) are medians of registered images, which favours methods "
-    "that register only easy ones. The mapper is far from deterministic where lenses are unknown: figures are means of "
+    "that register only easy ones. The mapper is far from deterministic with unknown intrinsics: figures are means of "
     "several models from the same matches, with consecutive seeds; in brackets the fewest and the most registered "
     "images. Scenes whose true cameras come from COLMAP with SIFT lack what SIFT cannot register."
 )
@@ -71,7 +71,7 @@ def fpr95_by_support(runs: Sequence[Run]) -> Section:
             found[run.label, kind] = {row["lambda"]: percent(row["fpr95"]) for row in models}
             ranks[run.label, kind] = {row["lambda"]: decimal(row["rank1"]) for row in models}
     section.add_table("FPR95 %.", *_support_rows(found))
-    section.add_table("Rank-1 of the same models, which the paper does not have.", *_support_rows(ranks))
+    section.add_table("Rank-1 of the same models, not in the paper.", *_support_rows(ranks))
     return section
 
 
@@ -174,7 +174,7 @@ def scale_free(runs: Sequence[Run]) -> Section:
     """Runs with fixed sizes, beside those on the same pairs with the detector's."""
     section = Section(
         "Without the detector's scale: log-polar against cartesian",
-        "The paper does not have this: all keypoints of an image are given one size, so that the detector's scales are "
+        "Not in the paper: all keypoints of an image get one size, so that the detector's scales are "
         "lost, and the descriptor must do without.",
         "logpolar eval patches SCENES.h5 --fixed-size median -d paper-cartesian-12 -d logpolar-96 "
         "-o results/patches-fixed",

@@ -17,7 +17,7 @@ from logpolar.storage.atomic_io import write_whole
 from logpolar.storage.documents import markdown_table, write_json
 
 NONE = "–"
-"""For a missing counterpart in the paper, or a missing value."""
+"""Cell without a counterpart in the paper, or without a value."""
 
 
 @dataclass(frozen=True)
@@ -120,10 +120,10 @@ def _markdown(sections: Sequence[Section], runs: Sequence[Run], drawn: Mapping[s
     missing = [section.title for section in sections if section.missing]
     blocks = [
         "# Our figures beside the paper's\n",
-        'The paper: "Beyond Cartesian Representations for Local Descriptors", ICCV 2019. Descriptors of ours have a '
+        'The paper: "Beyond Cartesian Representations for Local Descriptors", ICCV 2019. Our descriptors have a '
         "counterpart there if they are of the same kind with the same support λ; models were trained on other data. "
         "Our SIFT at λ = 12 is OpenCV's, whose cells cover 6 keypoint sizes; the paper's code has patches of 12. "
-        "Its Fig. 3, the network, and Fig. 6 and Table 6, its data set, have nothing to measure: see `logpolar models` "
+        "Its Fig. 3, the network, and Fig. 6 and Table 6, its data set, involve no measurement: see `logpolar models` "
         "and `logpolar dataset show`.\n",
     ]
     if missing:
@@ -151,7 +151,7 @@ def _options(run: Run) -> str:
 
 
 def counts(run: Run) -> str:
-    """N of a run in words, each distinct one once."""
+    """The distinct N of a run, in words."""
     found: dict[str, None] = {}
     for result in run.results.values():
         if run.protocol == "hpatches":

@@ -59,7 +59,7 @@ def check_submission(folder: str | Path, images: str | Path | None = None) -> Su
     for method in methods:
         for dataset in sorted({dataset for dataset, _ in task_configs(method)}):
             if not any(scene.parent.name == dataset for scene in scenes):
-                report.problems.append(f"config.json: has tasks of {dataset}, but there is no scene of it")
+                report.problems.append(f"config.json: has tasks of {dataset}, but there are no scenes of it")
     return report
 
 
@@ -77,7 +77,7 @@ def _read_config(path: Path, report: SubmissionReport) -> list[Mapping[str, Any]
 
 
 def _custom(methods: list[Mapping[str, Any]], dataset: str) -> bool | None:
-    """Whether the config announces matches for a dataset; None if it has no task for it."""
+    """Whether the config declares matches for a dataset; None if it has no task for it."""
     found = [config for method in methods for key, config in task_configs(method).items() if key[0] == dataset]
     return any(config.get("use_custom_matches") is True for config in found) if found else None
 
@@ -159,7 +159,7 @@ class _Scene:
     def _check_matches(self, counts: Mapping[str, int]) -> Iterator[str]:
         files = self._match_files()
         if self.custom and not files:
-            yield "config.json announces matches, but there is no matches.h5"
+            yield "config.json declares matches, but there is no matches.h5"
         if files and self.custom is False:
             yield f"has {files[0]}, but config.json says use_custom_matches = false"
         stereo = {"matches_stereo.h5", "matches_stereo_0.h5"}
@@ -213,6 +213,6 @@ def _summed(name: str, problems: Iterator[str]) -> Iterator[str]:
     """The first few problems of a file, and the number of the others."""
     for number, problem in enumerate(problems, 1):
         if number > _SHOWN:
-            yield f"{name}: and {1 + sum(1 for _ in problems)} more of the kind"
+            yield f"{name}: and {1 + sum(1 for _ in problems)} more"
             return
         yield f"{name}: {problem}"

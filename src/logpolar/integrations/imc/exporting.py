@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from itertools import combinations
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -139,17 +140,14 @@ def _with(config: Mapping[str, Any]) -> str:
 
 def _write_features(file: FeatureFile, keys: Mapping[str, str], folder: Path) -> None:
     kinds = ("keypoints", "descriptors", "scales", "angles", "scores")
-    files = {kind: h5py.File(folder / f"{kind}.h5", "w") for kind in kinds}
-    try:
+    with ExitStack() as stack:
+        files = {kind: stack.enter_context(h5py.File(folder / f"{kind}.h5", "w")) for kind in kinds}
         for name, key in keys.items():
             found = file.read(name)
             points = found.keypoints
             arrays = (points.xy, found.descriptors, points.size, points.angle, points.response)
             for kind, array in zip(kinds, arrays, strict=True):
                 files[kind].create_dataset(key, data=array)
-    finally:
-        for each in files.values():
-            each.close()
 
 
 def _write_matches(links: MatchFile, keys: Mapping[str, str], counts: Mapping[str, int], path: Path) -> None:

@@ -19,7 +19,7 @@ class OnnxruntimeDescriber(PatchDescriber):
     """
 
     def __init__(self, model: Model, chunk: int = 32, threads: int = 0) -> None:
-        import onnxruntime  # here, for it takes long to load
+        import onnxruntime  # imported here: it is slow to load
 
         self.chunk, self.sampling = chunk, model.sampling
         options = onnxruntime.SessionOptions()

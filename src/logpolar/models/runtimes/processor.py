@@ -1,6 +1,6 @@
 """Which reduced-precision kernels crash on this processor, probed in a child process before they are used.
 
-On some machines with AMX every oneDNN kernel that uses it (int8 and bfloat16 in OpenVINO, bfloat16 in torch) dies of
+On some machines with AMX every oneDNN kernel that uses it (int8 and bfloat16 in OpenVINO, bfloat16 in torch) dies with
 SIGILL, which Python cannot catch. A probe runs once per machine, library version and precision; its outcome is cached
 in the folder ``LOGPOLAR_CACHE``, or ``logpolar`` in the system's cache folder.
 """
@@ -105,8 +105,8 @@ def _processor() -> str:
     """The processor's name and instruction sets."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
-    told = [next((line for line in lines if line.startswith(name)), "") for name in ("model name", "flags")]
-    return " ".join(told) if any(told) else f"{platform.machine()} {platform.processor()}"
+    found = [next((line for line in lines if line.startswith(name)), "") for name in ("model name", "flags")]
+    return " ".join(found) if any(found) else f"{platform.machine()} {platform.processor()}"
 
 
 def _openvino_is_loaded() -> bool:
