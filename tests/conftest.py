@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import warnings
 from importlib import resources
 
@@ -18,6 +19,9 @@ from synthetic_world import standard_world, write_workspace
 # Set before torch is imported. Sums then have one order: runs are equal to the last bit. And the tensors of tests are
 # small and every core has a process of its own, so that threads would take three times as long.
 os.environ["OMP_NUM_THREADS"] = "1"
+
+# Scripts start background jobs with Ctrl-C ignored, and the processes that tests start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
