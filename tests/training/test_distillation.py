@@ -228,7 +228,7 @@ class TestRun:
 
         def failing(self):
             if self.step == 4:
-                raise Stopped
+                raise Stopped("stopped")
             return advance(self)
 
         monkeypatch.setattr(Trainer, "advance", failing)
