@@ -1,9 +1,9 @@
 from __future__ import annotations
 
+import _thread
 import errno
 import os
 import shutil
-import signal
 import subprocess
 import sys
 
@@ -98,7 +98,7 @@ class TestTrain:
         original = Trainer.advance
 
         def press_ctrl_c(self):
-            signal.raise_signal(signal.SIGINT)
+            _thread.interrupt_main()
             return original(self)
 
         command = ["train", place / "tiny.toml", "-o", tmp_path / "run", "--set", "optimisation.steps=2"]

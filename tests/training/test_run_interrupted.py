@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import errno
 import os
 import shutil
@@ -65,7 +66,7 @@ def after_step(monkeypatch):
 
 def press_ctrl_c(trainer, loss):
     # To this very thread: what is sent to the process may reach another one, after the test has ended.
-    signal.raise_signal(signal.SIGINT)
+    _thread.interrupt_main()
     return loss
 
 
@@ -114,7 +115,7 @@ class TestCtrlC:
         def validate(*arguments):
             calls.append(arguments)
             if len(calls) == 1:
-                signal.raise_signal(signal.SIGINT)
+                _thread.interrupt_main()
             return original(*arguments)
 
         monkeypatch.setattr(run, "validate", validate)
