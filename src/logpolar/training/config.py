@@ -105,7 +105,7 @@ def config_to_toml(config: TrainingConfig) -> str:
 
 
 def recipe_to_toml(name: str) -> str:
-    """A recipe as a config to start from, with a placeholder for the data."""
+    """A recipe as a config to start from, with an example path for the data."""
     text = config_to_toml(replace(RECIPES[name], data=(DataSource(("set/*.h5",)),)))
     return f'recipe = "{name}"  # Keys left out keep this recipe\'s values: delete what you do not change.\n{text}'
 
