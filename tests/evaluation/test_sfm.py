@@ -257,6 +257,14 @@ class TestPhotos:
                 np.testing.assert_array_equal(written, truth)
             np.testing.assert_allclose(photos.cameras[name].centre, scene.images[number].camera.centre)
 
+    @pytest.mark.parametrize("name", ["../written", "{}/written"])
+    def test_nothing_is_written_outside(self, scene, tmp_path, name):
+        images = [replace(each, name=name.format(tmp_path)) for each in scene.images[:2]]
+        photos = choose_photos(replace(scene, images=images, pairs=[]), SfmTestOptions())
+        with pytest.raises(StorageError, match="is not the name of a file"):
+            write_photos(photos, tmp_path / "photos")
+        assert not list(tmp_path.glob("written*"))
+
     def test_drawn_by_the_seed(self, scene):
         chosen = [tuple(choose_photos(scene, SfmTestOptions(images=3, seed=seed)).names) for seed in (0, 0, 1, 2, 3)]
         assert chosen[0] == chosen[1]

@@ -39,7 +39,7 @@ from logpolar.sfm.database_files import read_content
 from logpolar.sfm.mapper import DATABASE, MODELS, NoModelError, SfmReport
 from logpolar.sfm.pycolmap_compat import import_pycolmap, import_pycolmap_4
 from logpolar.sfm.workspace import read_model
-from logpolar.storage.atomic_io import write_whole
+from logpolar.storage.atomic_io import made_within, write_whole
 from logpolar.storage.documents import rounded
 
 COLMAP_SIFT = "colmap-sift"
@@ -210,7 +210,7 @@ def choose_photos(scene: PosedScene, test: SfmTestOptions) -> ScenePhotos:
 def write_photos(photos: ScenePhotos, folder: Path) -> None:
     """Write gray PNG files that are not in the folder yet."""
     for name, row, reduced in zip(photos.names, photos.rows, photos.reduced, strict=True):
-        path = folder / name
+        path = made_within(folder, name)
         if path.exists():
             continue
         pixels = photos.scene.images[row].read()
