@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from logpolar.cli.options import Number
+from logpolar.cli.settings import Number
 from logpolar.errors import LogpolarError
 from logpolar.settings import DEFAULT_RATIO
 
