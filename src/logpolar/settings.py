@@ -5,7 +5,7 @@ Imports nothing heavy: the command line's options are made from these.
 
 from __future__ import annotations
 
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeAlias
 
 VERSION = "0.2.0.dev0"
@@ -17,6 +17,12 @@ DEFAULT_MAX_KEYPOINTS = 2048
 
 DEFAULT_MAX_SIZE = 1600
 """Longer side, in pixels, to which larger images are downscaled first."""
+
+DEFAULT_MIN_SIZE = 0
+"""Longer side, in pixels, to which smaller images are enlarged first; 0 never does."""
+
+DEFAULT_SPREAD = 0.0
+"""Fraction of the keypoints of an image that is divided evenly among size bands; the rest are the strongest."""
 
 DEFAULT_RATIO = 0.9
 """Ratio test: largest accepted best distance over second best."""
@@ -55,3 +61,19 @@ def check_settings(settings: Any) -> None:
         if (low is not None and not value >= low) or (high is not None and not value <= high):
             bounds = f"at least {low:g}" if high is None else f"between {low:g} and {high:g}"
             raise ValueError(f"{each.name} must be {bounds}, not {value!r}")
+
+
+@dataclass(frozen=True)
+class DetectionOptions:
+    """Which keypoints of an image are found: the same options wherever features are extracted."""
+
+    spread: float = setting(
+        DEFAULT_SPREAD, "Fraction of keypoints divided evenly among sizes; the rest are the strongest.", 0, 1
+    )
+    min_size: int = setting(
+        DEFAULT_MIN_SIZE, "Enlarge smaller images, at most 4x, to this longer side in pixels; 0 never does.", 0
+    )
+    max_size: int = setting(DEFAULT_MAX_SIZE, "Downscale larger images to this longer side in pixels; 0 never does.", 0)
+
+    def __post_init__(self) -> None:
+        check_settings(self)

@@ -34,10 +34,14 @@ def parts():
 
 @pytest.fixture
 def spoil(parts, tmp_path):
-    """Write the good model file again with some of its metadata or tensors changed; None leaves one out."""
+    """Write the good model file again with some of its metadata or tensors changed; None leaves one out.
+
+    Without its hash, which would refuse all of them.
+    """
 
     def write(metadata=None, tensors=None):
         changed = [{**good, **(new or {})} for good, new in zip(parts, (tensors, metadata), strict=True)]
+        changed[1].pop("hash", None)
         kept = [{name: value for name, value in values.items() if value is not None} for values in changed]
         path = tmp_path / "spoilt.safetensors"
         path.write_bytes(save(kept[0], kept[1]))
@@ -176,6 +180,24 @@ class TestVersions:
         model = load_model(spoil({"card": changed_card(parts, network=layers)}))
         with pytest.raises(ModelError, match="does not belong to the network"):
             OnnxruntimeDescriber(model)
+
+
+class TestHash:
+    @pytest.mark.parametrize("place", [-1, -1000, -20_000])
+    def test_one_flipped_bit_of_the_weights_is_seen(self, path, tmp_path, place):
+        content = bytearray(path.read_bytes())
+        content[place] ^= 1
+        (tmp_path / "m.safetensors").write_bytes(content)
+        assert_refused(tmp_path / "m.safetensors", "not those that were written")
+
+    def test_another_graph_is_seen(self, path, tmp_path):
+        with safe_open(path, framework="numpy") as file:
+            tensors, metadata = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
+        (tmp_path / "m.safetensors").write_bytes(save(tensors, {**metadata, "graph": "Z3JhcGg1"}))
+        assert_refused(tmp_path / "m.safetensors", "not those that were written")
+
+    def test_files_of_earlier_versions_have_none(self, spoil):
+        assert load_model(spoil()).name == DEFAULT_MODEL
 
 
 class TestNoModel:

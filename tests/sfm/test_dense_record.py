@@ -39,6 +39,18 @@ def test_overwriting_removes_nothing_outside_that_a_record_names(tmp_path, name)
     assert (tmp_path / "precious.txt").exists()
 
 
+def test_overwriting_removes_nothing_through_a_link(tmp_path):
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "a.jpg").touch()
+    workspace = tmp_path / "w"
+    workspace.mkdir()
+    (workspace / "photos").symlink_to(tmp_path / "precious")
+    Record(**NOW).save(workspace)
+    with pytest.raises(StorageError, match="damaged"):
+        open_record(workspace, Record(**NOW), {}, overwrite=True)
+    assert (tmp_path / "precious" / "a.jpg").exists()
+
+
 @pytest.mark.parametrize("content", ["", "[]", "{}", json.dumps({**NOW, "more": 1})])
 def test_a_damaged_record_is_refused(tmp_path, content):
     (tmp_path / "reconstruction.json").write_text(content)

@@ -241,6 +241,12 @@ class TestImages:
         (folder / "images" / "view0.png").unlink()
         assert_left_out(folder, "view0.png", str(folder / "images" / "view0.png"), "missing")
 
+    def test_outside_the_workspace(self, folder):
+        """Even if it is there: what a file names is not to be read anywhere on the disk."""
+        (folder / "images" / "view0.png").rename(folder / "view0.png")
+        set_pose(folder, 0, 9, "../view0.png")
+        assert "is not the name of a file inside" in read_workspace(folder).left_out["../view0.png"]
+
     @pytest.mark.parametrize(
         ("model", "parameters"), [("SIMPLE_RADIAL", (100, 48, 36, 0.1)), ("OPENCV", (100, 100, 48, 36, 0.1, 0, 0, 0))]
     )

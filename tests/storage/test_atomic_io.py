@@ -6,12 +6,31 @@ from pathlib import Path
 
 import pytest
 
-from logpolar.errors import ImageError, LogpolarError
-from logpolar.storage.atomic_io import check_output, check_picture, check_place, write_whole
+from logpolar.errors import ImageError, LogpolarError, StorageError
+from logpolar.storage.atomic_io import check_output, check_picture, check_place, made_within, within, write_whole
 
 
 def full_disk(*arguments, **options):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class TestNamesFromFiles:
+    @pytest.mark.parametrize("name", ["a.jpg", "deep/b.jpg", "..jpg", "a..b/c", " x", "new\nline.jpg"])
+    def test_inside(self, tmp_path, name):
+        assert within(tmp_path, name) == tmp_path / name
+
+    @pytest.mark.parametrize("name", ["", ".", "..", "../a", "deep/../../a", "/etc/passwd", "a\0b"])
+    def test_outside(self, tmp_path, name):
+        with pytest.raises(StorageError, match="is not the name of a file inside"):
+            within(tmp_path, name)
+
+    def test_links_may_be_read_but_not_written_through(self, tmp_path):
+        (tmp_path / "folder").mkdir()
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "folder" / "link").symlink_to(tmp_path / "elsewhere")
+        assert within(tmp_path / "folder", "link/a.jpg").parent.samefile(tmp_path / "elsewhere")
+        with pytest.raises(StorageError, match="leads outside"):
+            made_within(tmp_path / "folder", "link/a.jpg")
 
 
 class TestWriteWhole:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from logpolar.cli.options import Number, ratio_option
+from logpolar.cli.options import ratio_option
+from logpolar.cli.settings import Number
 from logpolar.errors import LogpolarError
 
 

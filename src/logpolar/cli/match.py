@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from logpolar.cli.options import Number, extraction_options, open_extractor, ratio_option
+from logpolar.cli.options import extraction_options, open_extractor, ratio_option
+from logpolar.cli.settings import Number
 from logpolar.errors import LogpolarError
 from logpolar.settings import DEFAULT_THRESHOLD
 from logpolar.storage.atomic_io import check_output, check_picture

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from logpolar.cli.interruption import stop
-from logpolar.cli.options import Command, with_options
+from logpolar.cli.settings import Command, with_options
 
 if TYPE_CHECKING:
     from logpolar.training.options import TrainingConfig

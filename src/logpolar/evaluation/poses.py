@@ -180,7 +180,8 @@ class PreparedScene:
     def counts(self) -> dict[str, Any]:
         scene, bags = self.scene, {str(size): len(bags) for size, bags in self.bags.items()}
         counts = {"images": len(scene.images), "possible_pairs": len(scene.pairs), "pairs": len(self.pairs)}
-        return {**scene.identity(), **counts, "bags": bags, "left_out": scene.left_out}
+        zoomed = {"enlarged": round(scene.enlarged, 3)} if scene.enlarged > 1 else {}
+        return {**scene.identity(), **counts, **zoomed, "bags": bags, "left_out": scene.left_out}
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,6 +7,7 @@ float32), its metadata
     version  "3"
     card     JSON: name, description, sampling, network, training, figures, licence; variant, if it is one
     graph    base64: the ONNX graph of the network without its weights, which are the tensors of this file
+    hash     SHA-256 of the tensors and the graph, checked on load; files of earlier versions have none
 
 A variant in fewer bits (``quantisation.py``) stores the weights of its own graph, int8 ones as int8, and another
 tensor, ``check``: descriptors of known patches that a runtime must reproduce.
@@ -21,6 +22,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -33,6 +35,7 @@ from safetensors.numpy import save as safetensors_bytes
 
 from logpolar.errors import MissingExtraError, ModelError
 from logpolar.models.cards import ModelCard
+from logpolar.models.graphs import check_graph
 from logpolar.sampling.patterns import Pattern
 from logpolar.storage.atomic_io import write_whole
 from logpolar.types import FloatArray
@@ -91,10 +94,20 @@ class Model:
             raise ModelError(f"model '{self.name}': the weights do not fit the network on its card") from error
         return network.eval()
 
+    def check_graph(self) -> None:
+        """Raise ``ModelError`` unless the graph is the network of the card, with these weights; see ``graphs``."""
+        try:
+            check_graph(self.graph, self.card.network, {name: values.shape for name, values in self.weights.items()})
+        except (ValueError, KeyError) as error:
+            raise ModelError(
+                f"model '{self.name}': the graph does not belong to the network on its card ({error})"
+            ) from error
+
     def onnx_graph(self) -> onnx.ModelProto:
         """The ONNX graph with the weights inside (needs onnx)."""
         import onnx
 
+        self.check_graph()
         file = onnx.load_model_from_string(self.graph)
         for tensor in file.graph.initializer:
             if tensor.name in self.weights:
@@ -142,8 +155,17 @@ def write_model(path: str | Path, tensors: Weights, graph: bytes, card: ModelCar
         "version": _VERSION,
         "card": card.to_json(),
         "graph": base64.b64encode(graph).decode(),
+        "hash": _content_hash(tensors, graph),
     }
     write_whole(Path(path), _in_order(safetensors_bytes(tensors, metadata)))
+
+
+def _content_hash(tensors: Mapping[str, NDArray[Any]], graph: bytes) -> str:
+    digest = hashlib.sha256(graph)
+    for name, values in sorted(tensors.items()):
+        digest.update(repr((name, str(values.dtype), values.shape)).encode())
+        digest.update(np.ascontiguousarray(values).tobytes())
+    return digest.hexdigest()
 
 
 def _in_order(content: bytes) -> bytes:
@@ -163,7 +185,7 @@ def _read(path: Path, source: str) -> Model:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             _check_metadata(metadata, source)
-            weights = {name: _as_run(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
+            stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, TypeError) as error:
         raise ModelError(f"{source}: not a safetensors file, or damaged ({error})") from error
     try:
@@ -171,6 +193,9 @@ def _read(path: Path, source: str) -> Model:
         graph = base64.b64decode(metadata["graph"], validate=True)
     except ValueError as error:
         raise ModelError(f"{source}: damaged model file: {error}") from error
+    if metadata.get("hash", "") not in ("", _content_hash(stored, graph)):
+        raise ModelError(f"{source}: damaged model file: its weights are not those that were written")
+    weights = {name: _as_run(values) for name, values in stored.items()}
     if not all(np.isfinite(values).all() for values in weights.values()):
         raise ModelError(f"{source}: some weights are not finite")
     check = weights.pop(_CHECK, None)

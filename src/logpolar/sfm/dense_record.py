@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, TextIO
 from logpolar.errors import StorageError, in_words, some_of
 from logpolar.sfm.database_files import remove_database
 from logpolar.sfm.mapper import DATABASE
-from logpolar.storage.atomic_io import check_place
+from logpolar.storage.atomic_io import check_place, made_within, within
 from logpolar.storage.documents import write_json
 
 MAPPING, UNFINISHED, LINKS = "mapping", "unfinished", "photos"
@@ -101,13 +101,18 @@ def open_record(workspace: Path, now: Record, products: Mapping[str, str], overw
 def _read(path: Path) -> Record:
     try:
         record = Record(**json.loads(path.read_bytes()))
-        if any(Path(name).is_absolute() or ".." in Path(name).parts for name in record.photos):
-            raise ValueError("a photo outside the workspace")
-    except (ValueError, TypeError) as error:
+        for name in record.photos:
+            _link_path(path.parent, name)
+    except (ValueError, TypeError, StorageError) as error:
         raise StorageError(f"{path}: damaged, or not made by this command; choose another workspace") from error
     if record.format != _FORMAT:
         raise StorageError(f"{path}: made by another version of logpolar; choose another workspace")
     return record
+
+
+def _link_path(workspace: Path, name: str) -> Path:
+    """Where a photo is linked; neither its name nor a link may lead out of the workspace."""
+    return made_within(workspace, str(within(Path(LINKS), name)))
 
 
 def _refuse_others(workspace: Path, before: Record, now: Record) -> None:
@@ -133,7 +138,7 @@ def _remove_made(workspace: Path, record: Record) -> None:
     remove_database(workspace / DATABASE)
     if record.linked:
         for name in record.photos:
-            remove(workspace / LINKS / name)
+            remove(_link_path(workspace, name))
     with (workspace / _LOG).open("wb"):
         pass
 
@@ -149,7 +154,7 @@ def remove(path: Path) -> None:
 def link_photos(images: Mapping[str, Path], folder: Path) -> None:
     """Link the photos into one folder, as COLMAP needs them; copy where links are not supported."""
     for name, path in images.items():
-        place = folder / name
+        place = made_within(folder, name)
         place.parent.mkdir(parents=True, exist_ok=True)
         place.unlink(missing_ok=True)
         try:

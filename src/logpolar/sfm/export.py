@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from logpolar.errors import StorageError, some_of
 from logpolar.matching.pairs import Pair, each_once
 from logpolar.settings import check_settings, setting
+from logpolar.storage.atomic_io import within
 
 if TYPE_CHECKING:  # the command line builds its options from this module; the rest is slow to import
     from logpolar.features.files import FeatureFile
@@ -92,7 +93,7 @@ def check_photos(folder: Path, names: Sequence[str], source: str) -> None:
     """Raise unless the folder has all images."""
     if not folder.is_dir():
         raise StorageError(f"{folder}: no such folder")
-    missing = [name for name in names if not (folder / name).is_file()]
+    missing = [name for name in names if not within(folder, name).is_file()]
     if missing:
         raise StorageError(
             f"{folder}: {len(missing)} of {len(names)} images of {source} are not there: {some_of(missing)}"

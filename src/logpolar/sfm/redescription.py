@@ -10,6 +10,7 @@ from logpolar.errors import LogpolarError, StorageError
 from logpolar.matching.pairs import PAIRINGS, Pair, PairingOptions, choose_pairs, read_pairs
 from logpolar.settings import setting
 from logpolar.sfm.export import check_photos, check_size, verify_setting, write_features, write_matches
+from logpolar.storage.atomic_io import within
 
 if TYPE_CHECKING:  # the command line builds its options from this module; the rest is slow to import
     from logpolar.features.batch import OpenExtractor
@@ -131,7 +132,7 @@ def _describe(
     from logpolar.keypoints import Keypoints
 
     given = GivenKeypoints(label, lambda name: Keypoints.from_colmap(database.stored_keypoints(name)))
-    images = {name: photos / name for name in database.images}
+    images = {name: within(photos, name) for name in database.images}
     report = extract_images(images, output, open_extractor, jobs, overwrite, progress, given)
     if report.failed:
         name, reason = next(iter(report.failed.items()))

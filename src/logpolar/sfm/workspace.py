@@ -14,6 +14,7 @@ from logpolar.geometry.cameras import Camera, Matrix
 from logpolar.sfm.binary_models import check_complete
 from logpolar.sfm.depth_maps import depth_size
 from logpolar.sfm.pycolmap_compat import colmap_errors, import_pycolmap, quiet
+from logpolar.storage.atomic_io import within
 
 _MODEL_FILES = (("cameras.bin", "images.bin", "points3D.bin"), ("cameras.txt", "images.txt", "points3D.txt"))
 _DEPTH_KINDS = ("geometric", "photometric")  # in order of preference
@@ -105,7 +106,7 @@ def _explain(place: Path) -> str:
 
 
 def _read_view(folder: Path, model: Any, image: Any, rows: dict[int, int], need_depth: bool) -> View:
-    path = folder / "images" / image.name
+    path = within(folder / "images", image.name)
     if not path.is_file():
         raise StorageError(f"{path}: the model's image is missing")
     camera = _read_camera(model.cameras[image.camera_id], image)

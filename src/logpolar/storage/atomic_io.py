@@ -1,4 +1,4 @@
-"""Output files: checks before any work is done for them, and atomic writes."""
+"""Output files: checks before any work is done for them, paths from names in files, and atomic writes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from logpolar.errors import LogpolarError, in_words
+from logpolar.errors import LogpolarError, StorageError, in_words
 
 
 def check_place(path: Path, error: type[LogpolarError] = LogpolarError) -> None:
@@ -38,6 +38,25 @@ def check_picture(path: Path, *inputs: Path) -> None:
     if path.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp"):
         raise LogpolarError(f"{path}: pictures are written as .png, .jpg or .webp")
     check_output(path, *inputs)
+
+
+def within(folder: Path, name: str) -> Path:
+    """The path of a name that was read from a file; raises unless it stays inside the folder.
+
+    Such names are data of strangers. Every file that is read, written or removed by one gets its path here.
+    """
+    path = Path(name)
+    if path.anchor or ".." in path.parts or not path.name or "\0" in name:
+        raise StorageError(f"{name[:200]!r} is not the name of a file inside {folder}")
+    return folder / path
+
+
+def made_within(folder: Path, name: str) -> Path:
+    """``within`` for a file to write or remove: links in the folder do not lead outside either."""
+    path = within(folder, name)
+    if not path.parent.resolve().is_relative_to(folder.resolve()):
+        raise StorageError(f"{path}: a link on the way leads outside {folder}")
+    return path
 
 
 def write_whole(path: Path, data: bytes) -> None:

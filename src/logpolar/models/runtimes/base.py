@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 
@@ -11,7 +10,6 @@ import numpy as np
 from logpolar.distributed import ahead
 from logpolar.errors import ModelError
 from logpolar.keypoints import Keypoints
-from logpolar.models.cards import NetworkOptions
 from logpolar.models.files import Model
 from logpolar.sampling import ImagePyramid
 from logpolar.sampling.patterns import Pattern
@@ -65,16 +63,6 @@ class PatchDescriber(Describer):
         """A chunk padded to its full size, for runtimes that need a fixed shape."""
         padding = ((0, self.chunk - len(patches)), (0, 0), (0, 0))
         return np.asarray(np.pad(patches, padding), np.float32)
-
-
-def check_graph(model: Model, described: str) -> None:
-    """Raise ``ModelError`` unless a graph's metadata describe the network of the model's card."""
-    try:
-        if NetworkOptions.from_dict(json.loads(described)) == model.card.network:
-            return
-    except ValueError:
-        pass
-    raise ModelError(f"model '{model.name}': the graph does not belong to the network on its card")
 
 
 def check_patches(rows: int, columns: int) -> FloatArray:

@@ -9,7 +9,7 @@ import numpy as np
 from logpolar.distributed import cores
 from logpolar.errors import ModelError, in_one_line
 from logpolar.models.files import Model
-from logpolar.models.runtimes.base import PatchDescriber, check_graph, check_variant
+from logpolar.models.runtimes.base import PatchDescriber, check_variant
 from logpolar.types import FloatArray
 
 
@@ -22,6 +22,7 @@ class OnnxruntimeDescriber(PatchDescriber):
     def __init__(self, model: Model, chunk: int = 32, threads: int = 0) -> None:
         import onnxruntime  # imported here: it is slow to load
 
+        model.check_graph()
         self.chunk, self.sampling = chunk, model.sampling
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads or cores()
@@ -34,7 +35,6 @@ class OnnxruntimeDescriber(PatchDescriber):
             raise ModelError(
                 f"model '{model.name}': onnxruntime cannot load its graph ({in_one_line(error)})"
             ) from error
-        check_graph(model, self._session.get_modelmeta().custom_metadata_map.get("network", "null"))
         check_variant(model, self)
 
     def _run(self, chunks: Iterable[FloatArray]) -> Iterator[FloatArray]:

@@ -14,7 +14,7 @@ from logpolar.distributed import cores
 from logpolar.errors import LogpolarWarning, MissingExtraError, ModelError, in_one_line
 from logpolar.models.cards import ModelPrecision
 from logpolar.models.files import Model
-from logpolar.models.runtimes.base import PatchDescriber, check_graph, check_variant
+from logpolar.models.runtimes.base import PatchDescriber, check_variant
 from logpolar.models.runtimes.processor import prepare_openvino
 from logpolar.types import FloatArray
 
@@ -36,6 +36,7 @@ class OpenVinoDescriber(PatchDescriber):
         self, model: Model, chunk: int = 64, threads: int = 0, precision: ModelPrecision | None = None
     ) -> None:
         core = _openvino().Core()
+        model.check_graph()
         self.chunk, self.sampling = chunk, model.sampling
         threads = threads or cores()
         options = {
@@ -48,13 +49,11 @@ class OpenVinoDescriber(PatchDescriber):
         }
         rows, columns = model.card.network.rows, model.card.network.columns
         try:
-            file = model.onnx_graph()
-            graph = core.read_model(file.SerializeToString())
+            graph = core.read_model(model.onnx_graph().SerializeToString())
             graph.reshape([chunk, rows, columns])
             compiled = core.compile_model(graph, "CPU", options)
         except Exception as error:  # mostly RuntimeError; google.protobuf's for a damaged graph
             raise ModelError(f"model '{model.name}': OpenVINO cannot load its graph ({in_one_line(error)})") from error
-        check_graph(model, {each.key: each.value for each in file.metadata_props}.get("network", "null"))
         self._requests = [compiled.create_infer_request() for _ in range(_CHUNKS_PER_THREAD * threads)]
         self._in_use = threading.Lock()
         check_variant(model, self)
