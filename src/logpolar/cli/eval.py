@@ -55,7 +55,7 @@ _DETECTOR = click.option(
     default="sift",
     show_default=True,
     metavar="SPEC",
-    help="Keypoint detector: sift, opencv:NAME, kornia:NAME; whole features have their own.",
+    help="Keypoint detector: sift, logpolar, logpolar:FILE, opencv:NAME, kornia:NAME; whole features have their own.",
 )
 
 
@@ -205,7 +205,7 @@ def phototourism(**values: Any) -> None:
     epilog="Example: logpolar eval sfm scenes/trevi_fountain -d logpolar-96 -d colmap-sift --downscale 3 -o results/",
 )
 @_SCENES
-@_protocol(SfmTestOptions, jobs_option)
+@_protocol(SfmTestOptions, _DETECTOR, jobs_option)
 def sfm(**values: Any) -> None:
     """Reconstruct scenes by `logpolar sfm` with each descriptor, and compare with the true cameras.
 

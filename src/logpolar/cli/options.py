@@ -13,18 +13,22 @@ import click
 
 from logpolar.cli.interruption import stop
 from logpolar.cli.settings import Command, Number, settings_options, with_options
+from logpolar.errors import LogpolarError
 from logpolar.settings import (
     DEFAULT_MAX_KEYPOINTS,
     DEFAULT_MAX_SIZE,
     DEFAULT_MODEL,
+    ORIENTATIONS,
     PRECISIONS,
     RUNTIMES,
     DetectionOptions,
+    Orientation,
 )
 
 if TYPE_CHECKING:
     from logpolar.features.batch import OpenExtractor
     from logpolar.features.extractor import Extractor
+    from logpolar.keypoints.detection import Detector
 
 
 class WordOrFraction(click.ParamType):  # type: ignore[type-arg] # generic in the newest click only
@@ -47,6 +51,23 @@ _MAX_KEYPOINTS = click.option(
     default=DEFAULT_MAX_KEYPOINTS,
     show_default=True,
     help="Keypoints kept of each image; see --spread.",
+)
+
+_DETECTOR = (
+    click.option(
+        "--detector",
+        default="sift",
+        show_default=True,
+        metavar="sift|logpolar|FILE",
+        help="Keypoints: SIFT's, or those of a network, which have one size.",
+    ),
+    click.option(
+        "--orientation",
+        type=click.Choice(ORIENTATIONS),
+        default=ORIENTATIONS[0],
+        show_default=True,
+        help="Of a network's keypoints; gradient is for images rotated by any angle.",
+    ),
 )
 
 max_size_option = click.option(
@@ -131,8 +152,10 @@ def engine_options(command: Command) -> Command:
 
 
 def extraction_options(command: Command) -> Command:
-    """--model, --max-keypoints, those of ``DetectionOptions`` and ``engine_options``; see ``take_extraction``."""
-    return model_option(_MAX_KEYPOINTS(settings_options(DetectionOptions)(engine_options(command))))
+    """--model, --detector, --orientation, --max-keypoints, those of ``DetectionOptions`` and ``engine_options``; see
+    ``take_extraction``."""
+    more = (*_DETECTOR, _MAX_KEYPOINTS, settings_options(DetectionOptions), engine_options)
+    return with_options(command, [model_option, *more])
 
 
 def description_options(command: Command) -> Command:
@@ -142,7 +165,8 @@ def description_options(command: Command) -> Command:
 
 def take_extraction(values: dict[str, Any]) -> dict[str, Any]:
     """Remove the parameters of ``extraction_options`` or ``description_options`` from all of a command's."""
-    names = "model", "max_keypoints", *(each.name for each in fields(DetectionOptions)), *ENGINE
+    detection = "detector", "orientation", "max_keypoints", *(each.name for each in fields(DetectionOptions))
+    names = "model", *detection, *ENGINE
     return {name: values.pop(name) for name in names if name in values}
 
 
@@ -156,18 +180,33 @@ def open_extractor(
     min_size: int = 0,
     spread: float = 0.0,
     max_keypoints: int = DEFAULT_MAX_KEYPOINTS,
+    detector: str = "sift",
+    orientation: Orientation = ORIENTATIONS[0],
     fixed_threads: int = 0,
     threads: int = 0,
     **extraction: Any,
 ) -> Extractor:
     """The extractor configured by a command's options."""
     from logpolar.features.extractor import Extractor
-    from logpolar.keypoints.detection import SiftDetector
 
+    threads = fixed_threads or threads
     return Extractor(
-        detector=SiftDetector(max_keypoints, spread=spread),
+        detector=_open_detector(detector, max_keypoints, spread, orientation, threads),
         max_size=max_size or None,
         min_size=min_size,
-        threads=fixed_threads or threads,
+        threads=threads,
         **extraction,
     )
+
+
+def _open_detector(name: str, max_keypoints: int, spread: float, orientation: Orientation, threads: int) -> Detector:
+    from logpolar.keypoints.detection import SiftDetector
+    from logpolar.models.detectors import NetworkDetector
+
+    if name == "sift":
+        if orientation != ORIENTATIONS[0]:
+            raise LogpolarError("--orientation is for network detectors: SIFT has its own")
+        return SiftDetector(max_keypoints, spread=spread)
+    if spread:
+        raise LogpolarError("--spread divides keypoints among sizes; those of a network detector have one size")
+    return NetworkDetector(name, max_keypoints, orientation, threads)

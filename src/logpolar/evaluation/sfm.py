@@ -23,6 +23,7 @@ import numpy as np
 from logpolar.errors import LogpolarError, StorageError
 from logpolar.evaluation.alignment import AGREE_DEGREES, AGREE_FRACTION, PoseErrors, Poses, align, pose_errors
 from logpolar.evaluation.cache import cache_name
+from logpolar.evaluation.descriptors.keypoint_sources import open_source
 from logpolar.evaluation.descriptors.registry import Method, open_method
 from logpolar.evaluation.options import RunOptions, SfmTestOptions, recorded
 from logpolar.evaluation.posed_scenes import PosedScene, read_scene
@@ -58,11 +59,16 @@ class StructureFromMotion(Protocol):
         *("rotation, °", "position", "pairs verified", "keypoints", "ratio"),
     )
 
-    def __init__(self, run: RunOptions, scenes: Sequence[Path], options: SfmTestOptions, jobs: int = 1) -> None:
+    def __init__(
+        self, run: RunOptions, scenes: Sequence[Path], options: SfmTestOptions, jobs: int = 1, detector: str = "sift"
+    ) -> None:
         super().__init__(run)
         import_pycolmap("structure from motion")
-        self._paths, self._test, self._jobs = scenes, options, jobs
+        self._paths, self._test, self._jobs, self._detector = scenes, options, jobs, detector
         self.options, self.max_keypoints = recorded(options), options.keypoints
+        if detector != "sift":  # results with SIFT stay comparable with earlier ones
+            source = open_source(detector, options.keypoints, SiftDetector.contrast_threshold)
+            self.options = {**self.options, "detector": source.identity}
 
     def open(self, spec: str) -> Method:
         return Method(spec, "COLMAP SIFT", _colmap_identity()) if spec == COLMAP_SIFT else super().open(spec)
@@ -79,7 +85,7 @@ class StructureFromMotion(Protocol):
             ratio, way = identity["max_ratio"], by_colmap(self._test)
         else:
             ratio = self._test.sift_ratio if _is_sift(identity) else self._test.ratio
-            way = by_method(method.spec, ratio, self._test, self.run.engine, self._jobs)
+            way = by_method(method.spec, ratio, self._test, self.run.engine, self._jobs, self._detector)
         settings = {"identity": identity, "ratio": ratio, **self.options}
         del settings["repeats"]  # more of them continue in the same folder
         model, scores = Path(cache_name("model", method.name, settings)).stem, {}
@@ -227,14 +233,26 @@ class MethodExtractor(Extractor):
     """SIFT keypoints, or a whole feature's own, described by a method; opened by its spec, also in processes."""
 
     def __init__(
-        self, spec: str, keypoints: int, detection: DetectionOptions, engine: Mapping[str, Any], threads: int = 0
+        self,
+        spec: str,
+        keypoints: int,
+        detection: DetectionOptions,
+        engine: Mapping[str, Any],
+        detector: str = "sift",
+        threads: int = 0,
     ) -> None:
         method = open_method(spec, keypoints, **{**engine, "threads": engine.get("threads") or threads})
         assert method.describer is not None
         self.describer, self.max_size, self.min_size = method.describer, detection.max_size or None, detection.min_size
-        sift = SiftDetector(keypoints, spread=detection.spread)
-        self.detector = sift if method.source is None else method.source.detector
         self._settings = {"descriptor": method.identity, "keypoints": keypoints, **asdict(detection)}
+        if method.source is not None:
+            self.detector = method.source.detector
+        elif detector == "sift":
+            self.detector = SiftDetector(keypoints, spread=detection.spread)
+        else:
+            source = open_source(detector, keypoints, SiftDetector.contrast_threshold)
+            self.detector = source.detector
+            self._settings["detector"] = source.identity
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -242,11 +260,16 @@ class MethodExtractor(Extractor):
 
 
 def by_method(
-    spec: str, ratio: float, test: SfmTestOptions, engine: Mapping[str, Any] | None = None, jobs: int = 1
+    spec: str,
+    ratio: float,
+    test: SfmTestOptions,
+    engine: Mapping[str, Any] | None = None,
+    jobs: int = 1,
+    detector: str = "sift",
 ) -> Reconstruct:
     """`logpolar sfm` with the method of a spec."""
     detection = DetectionOptions(test.spread, test.min_size, test.max_size)
-    opener = partial(MethodExtractor, spec, test.keypoints, detection, engine or {})
+    opener = partial(MethodExtractor, spec, test.keypoints, detection, engine or {}, detector)
     options, matching = pipeline.SfmOptions(seed=test.seed), MatchingOptions(ratio if ratio < 1 else None)
 
     more: dict[str, Any] = {"options": options, "matching": matching, "jobs": jobs, "progress": True}
