@@ -36,16 +36,16 @@ class DetectorNetwork(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         values, levels = images[:, None], []
         for level, count in enumerate(self.options.blocks):
-            values = functional.relu(self._apply(f"down{level}", values))
+            values = functional.relu(self._convolve(f"down{level}", values))
             for number in range(count):
-                values = functional.relu(self._apply(f"block{level}_{number}", values))
+                values = functional.relu(self._convolve(f"block{level}_{number}", values))
             levels.append(values)
         for level in (1, 0):
-            values = levels[level] + functional.pixel_shuffle(self._apply(f"up{level}", values), 2)
-            values = functional.relu(self._apply(f"merge{level}", functional.relu(values)))
-        return functional.pixel_shuffle(self._apply("head", values).to(torch.float32), 2)[:, 0]
+            values = levels[level] + functional.pixel_shuffle(self._convolve(f"up{level}", values), 2)
+            values = functional.relu(self._convolve(f"merge{level}", functional.relu(values)))
+        return functional.pixel_shuffle(self._convolve("head", values).to(torch.float32), 2)[:, 0]
 
-    def _apply(self, name: str, values: Tensor) -> Tensor:  # type: ignore[override]
+    def _convolve(self, name: str, values: Tensor) -> Tensor:
         values = self.convolutions[name](values)
         return self.norms[name](values) if name in self.norms else values
 

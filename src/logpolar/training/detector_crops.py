@@ -232,8 +232,9 @@ def _local_change(crops: Crops, xy: Tensor) -> tuple[Tensor, Tensor]:
     """How many pixels of the second image a pixel of the first is around positions (B, 2), and by how many degrees
     the second is rotated, clockwise; 1 and 0 where that is not known."""
     step = 8.0
-    offsets = torch.tensor([[step, 0.0], [0.0, step], [-step, 0.0], [0.0, -step]], device=xy.device)
-    places = xy[:, None] + offsets
+    across, down = xy.unbind(1)
+    shifted = (across + step, down), (across, down + step), (across - step, down), (across, down - step)
+    places = torch.stack([torch.stack(each, dim=1) for each in shifted], dim=1)
     count = len(xy)
     image = crops.image[:count]
     rho = crops.data.inverse_depth(image, xy[:, None]).expand(-1, 4)

@@ -12,6 +12,7 @@ from logpolar.models.detector_network import DetectorNetwork, normalise_locally
 from logpolar.models.network import DescriptorNetwork
 from logpolar.models.runtimes.processor import prepare_torch_bfloat16
 from logpolar.sampling.patterns import Pattern
+from logpolar.sampling.torch_lookup import TorchPyramids
 from logpolar.training.detector_crops import Crops, CropSampler, change_crops
 from logpolar.training.detector_loss import matchability_loss, repeatability_loss
 from logpolar.training.detector_options import DetectorConfig
@@ -43,11 +44,11 @@ class FrozenDescriptor:
         columns = (each[:, None].expand(-1, count).reshape(-1) for each in (crops.image, crops.scale, angle))
         image, scale, turned = columns
         with torch.no_grad():
-            found = self._run(crops, image, places.reshape(-1, 2), self._size * scale, turned)
+            found = self._run(crops.data.pyramids, image, places.reshape(-1, 2), self._size * scale, turned)
         return found.view(len(xy), count, -1)
 
-    def _describe(self, crops: Crops, image: Tensor, xy: Tensor, size: Tensor, angle: Tensor) -> Tensor:
-        patches = crops.data.pyramids.sample(image, xy, size, angle, self._sampling)
+    def _describe(self, pyramids: TorchPyramids, image: Tensor, xy: Tensor, size: Tensor, angle: Tensor) -> Tensor:
+        patches = pyramids.sample(image, xy, size, angle, self._sampling)
         with torch.autocast(xy.device.type, torch.bfloat16, enabled=self._half):
             return self._network(patches).float()
 
@@ -82,7 +83,7 @@ class DetectorTrainer:
         self._generator = torch.Generator(device)
         self._fused = config.run.compile and device.type == "cuda"
         self._run = torch.compile(network) if self._fused else network
-        self._draw = torch.compile(self._inputs) if self._fused else self._inputs
+        self._normalise = torch.compile(normalise_locally) if self._fused else normalise_locally
         self._recording: Recording | None = None
         self._eager_steps = 0
         wanted = config.run.precision
@@ -104,15 +105,13 @@ class DetectorTrainer:
         self.step += 1
         return measures
 
-    def _inputs(self, crops: Crops, images: Tensor) -> Tensor:
-        return normalise_locally(images, self.config.network.window)
-
     def _compute(self) -> Tensor:
         wanted = self.config.objectives
         crops = self._sampler.draw(self._generator)
         images = change_crops(crops.render(), self.config.crops.light, self._generator)
+        images = self._normalise(images, self.config.network.window)
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._half):
-            logits = self._run(self._draw(crops, images)).float()
+            logits = self._run(images).float()
         zero = torch.zeros((), device=self._device)
         imitation = matchability = repeatability = peakiness = keypoints = matched = again = zero
         if wanted.imitation:
