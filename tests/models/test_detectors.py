@@ -37,7 +37,9 @@ def test_tiles_have_no_seams(detector_file, gray):
 
 def test_keypoints_move_with_the_image(detector, gray):
     """By multiples of 8 pixels, the step of the network's coarsest layer, away from edges."""
-    here, there = (detector.limited(1000)(gray[top : top + 250, left : left + 250]).xy for top, left in ((0, 0), (16, 8)))
+    here, there = (
+        detector.limited(1000)(gray[top : top + 250, left : left + 250]).xy for top, left in ((0, 0), (16, 8))
+    )
     inner = here[((here > 70) & (here < 180)).all(axis=1)]
     distance = np.linalg.norm(inner[:, None] - (8, 16) - there[None], axis=2).min(axis=1)
     assert len(inner) > 20

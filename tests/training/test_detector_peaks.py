@@ -42,7 +42,7 @@ def test_gradients_sharpen_and_move_a_peak():
 
 
 def test_proposals_follow_their_probabilities():
-    """In a cell with logits a at one pixel and far lower ones elsewhere, that pixel is drawn and accepted by sigmoid(a)."""
+    """In a cell where one logit is far above the others, that pixel is drawn, and accepted by its sigmoid."""
     logits = torch.full((1, 4 * CELL, 4 * CELL), -30.0)
     logits[0, 12, 13] = 0.5
     hits = accepted = 0

@@ -13,6 +13,7 @@ from logpolar.cli.options import ENGINE, WordOrFraction, continuing, engine_opti
 from logpolar.cli.settings import Command, make_settings, settings_options, with_options
 from logpolar.evaluation.options import (
     AmosOptions,
+    DetectorsOptions,
     HPatchesOptions,
     PatchesOptions,
     PhototourismOptions,
@@ -168,6 +169,21 @@ def amos(**values: Any) -> None:
     SIFT keypoints of the first images. Its results are marked as a stand-in.
     """
     _evaluate("amos", AmosOptions, values)
+
+
+@evaluate.command(
+    short_help="Repeatability and localisation error of detectors.",
+    epilog="Example: logpolar eval detectors hpatches/ webcams.txt -d sift -d opencv:ORB -o results/ --zoom 3",
+)
+@click.argument("paths", nargs=-1, required=True, metavar="DATA...", type=_PATH)
+@_protocol(DetectorsOptions)
+def detectors(**values: Any) -> None:
+    """Fraction of keypoints that are found again in another image, and their mean error in pixels.
+
+    DATA are folders of HPatches sequences, lists of aligned image pairs as for `logpolar dataset aligned`, and COLMAP
+    workspaces with depth maps. Detectors are named by -d: sift, logpolar, logpolar:FILE, opencv:NAME, kornia:NAME.
+    """
+    _evaluate("detectors", DetectorsOptions, values)
 
 
 @evaluate.command(
