@@ -49,7 +49,7 @@ def test_a_zoom_reduces_the_second_image(listing):
     assert sent == pytest.approx((xy + 0.5) / 2 - 0.5)
     assert known.all()
     # 1 px in the small image is 2 px in the large one: the geometric mean.
-    score = measure(pair, xy, (sent + (1, 0)).astype(np.float32), 3)
+    score = measure(pair, xy, (sent + np.array([1, 0])).astype(np.float32), 3)
     assert score.error == pytest.approx(np.sqrt(2), abs=1e-4)
 
 
@@ -95,5 +95,5 @@ def test_the_protocol_writes_a_table_of_detectors(sequences, listing, tmp_path, 
 
 def test_user_errors(listing, tmp_path):
     run = RunOptions(("logpolar:nothing.safetensors",), tmp_path)
-    with pytest.raises(LogpolarError, match="no detector 'nothing.safetensors'"):
+    with pytest.raises(LogpolarError, match=r"no detector 'nothing\.safetensors'"):
         evaluate("detectors", run, paths=[listing], options=DetectorsOptions())

@@ -85,9 +85,8 @@ class _Run:
         votes = VoteMaps([each for source in sources for each in source.votes], self.device)
         sampler = CropSampler(data, [source.share for source in self.config.data], self.config.crops)
         trainer = DetectorTrainer(self.config, sampler, self.device, self._describe, votes)
-        self._say(
-            f"training on {', '.join(f'{len(each)} {s.kind}' for each, s in zip(sources, self.config.data))} pairs"
-        )
+        amounts = [f"{len(each)} of {source.kind}" for each, source in zip(sources, self.config.data, strict=True)]
+        self._say(f"training on image pairs: {', '.join(amounts)}; on {self.device}")
         if state is not None:
             trainer.load(state["trainer"])
         self._loop(trainer)
