@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from logpolar.errors import StorageError
 from logpolar.features.features import Features
 from logpolar.keypoints import MAX_SIZE, Keypoints
+from logpolar.models import load_model, shipped_models
 from logpolar.storage.arrays import Array, find
 from logpolar.storage.hdf5 import FileKind, Hdf5File, Hdf5Writer
 
@@ -122,6 +123,11 @@ class FeatureWriter(Hdf5Writer):
     def __init__(self, path: str | Path, settings: Mapping[str, Any], overwrite: bool = False) -> None:
         self.finished: set[str] = set()
         super().__init__(path, settings, overwrite)
+
+    def _difference(self, key: str, before: Any, now: Any) -> str:
+        if key == "model_hash" and (known := [name for name in shipped_models() if load_model(name).digest == before]):
+            return f"with the model now called {known[0]}, whose descriptors do not match those of this one"
+        return super()._difference(key, before, now)
 
     def _resume(self, file: FeatureFile) -> None:
         self.finished = set(file.names())
