@@ -47,12 +47,13 @@ def rows(path) -> list[dict[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
+def model(tmp_path_factory, export_once):
     """A network that was never trained."""
     torch.manual_seed(0)
-    card = ModelCard("tiny", "A test.", LogPolar(40, 8, 8), NetworkOptions(8, 8), {}, {}, "MIT")
+    card = ModelCard("tiny", "A test.", LogPolar(40, 8, 16), NetworkOptions(8, 16, circular=True), {}, {}, "MIT")
     path = tmp_path_factory.mktemp("model") / "untrained.safetensors"
-    save_model(path, DescriptorNetwork(card.network).eval(), card)
+    with export_once():
+        save_model(path, DescriptorNetwork(card.network).eval(), card)
     return path
 
 
