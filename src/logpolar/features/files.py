@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from logpolar.errors import StorageError
 from logpolar.features.features import Features
 from logpolar.keypoints import MAX_SIZE, Keypoints
-from logpolar.models import load_model, shipped_models
 from logpolar.storage.arrays import Array, find
 from logpolar.storage.hdf5 import FileKind, Hdf5File, Hdf5Writer
 
@@ -125,8 +124,12 @@ class FeatureWriter(Hdf5Writer):
         super().__init__(path, settings, overwrite)
 
     def _difference(self, key: str, before: Any, now: Any) -> str:
-        if key == "model_hash" and (known := [name for name in shipped_models() if load_model(name).digest == before]):
-            return f"with the model now called {known[0]}, whose descriptors do not match those of this one"
+        if key == "model_hash":
+            from logpolar.models import load_model, shipped_models  # reading features loads no models
+
+            for name in shipped_models():
+                if load_model(name).digest == before:
+                    return f"with the model now called {name}, whose descriptors do not match those of this one"
         return super()._difference(key, before, now)
 
     def _resume(self, file: FeatureFile) -> None:
