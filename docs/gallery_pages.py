@@ -10,6 +10,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from logpolar import Extractor
+from logpolar.geometry.options import EstimationOptions
 from logpolar.geometry.verification import match_and_verify
 from logpolar.matching.options import MatchingOptions
 from logpolar.viewing.pages.pair import Side, write_pair_page
@@ -33,5 +34,5 @@ def write_example(path: Path) -> None:
     first, second = (extractor.extract(photo) for photo in PHOTOS)
     found = match_and_verify(first, second, "homography")
     sides = [replace(Side.open(*each), name=each[0].name) for each in zip(PHOTOS, (first, second), strict=True)]
-    pattern = extractor.model.sampling
-    write_pair_page(path, (sides[0], sides[1]), found, pattern, MatchingOptions(), 3.0, command=COMMAND)
+    pattern, threshold = extractor.model.sampling, EstimationOptions().threshold
+    write_pair_page(path, (sides[0], sides[1]), found, pattern, MatchingOptions(), threshold, command=COMMAND)

@@ -1,4 +1,6 @@
-"""Make the pictures of the README and of the tutorials: ``python docs/pictures.py`` (extra `viz`, playwright and Chromium).
+"""Make the pictures of the README and of the tutorials: ``python docs/pictures.py``.
+
+It needs the extra `dev` and an installed Chromium.
 
 The photos are docs/images/graf1.jpg and graf3.jpg (docs/images/README.md has their source and licence); the figures of
 the chart are read from docs/models.md.

@@ -80,12 +80,12 @@ for _command in (reconstruct, show):
 for _command in (
     demo,
     match,
-    view,
     extract,
     match_features,
     sfm,
     colmap,
     imc,
+    view,
     patches,
     models,
     export,
