@@ -91,10 +91,11 @@ def _text(found: VerifiedMatches, threshold: float) -> str:
     geometry, lines = found.geometry, [f"{len(found.matches)} matches"]
     if found.model == "none":
         return lines[0]
-    agreeing = f"{geometry.inlier_count} of them agree with one {_MODELS[found.model]} ({threshold:g} px)"
+    agree = f"of them agree with one {_MODELS[found.model]} ({threshold:g} px)"
     if not geometry.common_scene:
-        return "\n".join([*lines, f"no common scene found: {agreeing}, no more than chance explains"])
-    lines.append(agreeing)
+        reason = f"{geometry.inlier_count} {agree}, no more than by chance"
+        return "\n".join([*lines, f"no common scene found: {reason if geometry.inlier_count else 'no agreement'}"])
+    lines.append(f"{geometry.inlier_count} {agree}")
     if pose := found.pose:
         angle, axis = pose.axis_angle
         lines.append(f"rotation: {angle:.2f} degrees about ({_numbers(axis)})")

@@ -17,6 +17,7 @@ class EstimationOptions:
     threshold: float = setting(
         DEFAULT_THRESHOLD, "Largest error of an inlier, in pixels of the image as described.", 0.01, 100
     )
+    guided: bool = setting(False, "Match again near the first estimate, and estimate again from these matches.")
     seed: int = setting(0, "Random seed of the estimator.", 0)
 
     def __post_init__(self) -> None:
