@@ -93,7 +93,7 @@ def estimate_pose(
     that of a rotated image is not). ``changes``: fields of ``EstimationOptions``, as keywords.
     """
     options = replace(options or EstimationOptions(), **changes)
-    rays, threshold = calibrated(first, second, first_camera, second_camera, options.threshold, scales)
+    rays, threshold = calibrated(first, second, first_camera, second_camera, options.threshold_of("pose"), scales)
     found = _solve(_POSE, *rays, threshold, options)
     if found.matrix is None:
         return RelativePose(None, found.inliers)
@@ -115,7 +115,7 @@ def estimate_fundamental(
     """
     options = replace(options or EstimationOptions(), **changes)
     here, there = described(first, scales[0]), described(second, scales[1])
-    found = _solve(_FUNDAMENTAL, here, there, options.threshold, options)
+    found = _solve(_FUNDAMENTAL, here, there, options.threshold_of("fundamental"), options)
     if found.matrix is None:
         return found
     return replace(found, matrix=_normalised(_resize(scales[1]).T @ found.matrix @ _resize(scales[0])))
@@ -135,7 +135,7 @@ def estimate_homography(
     """
     options = replace(options or EstimationOptions(), **changes)
     here, there = described(first, scales[0]), described(second, scales[1])
-    found = _solve(_HOMOGRAPHY, here, there, options.threshold, options)
+    found = _solve(_HOMOGRAPHY, here, there, options.threshold_of("homography"), options)
     if found.matrix is None:
         return found
     matrix = _refined(found.matrix, here[found.inliers], there[found.inliers])

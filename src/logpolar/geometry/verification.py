@@ -34,6 +34,7 @@ class VerifiedMatches:
     """Matches of two images, and the geometry that was estimated from them; its inliers are rows of the matches."""
 
     model: str
+    threshold: float | None  # largest error of an inlier, in pixels of the images as described; None without a model
     matches: Matches
     geometry: Geometry
     first_xy: Points  # (N, 2): the matched positions
@@ -51,6 +52,7 @@ class VerifiedMatches:
         return {
             "matches": len(self.matches),
             "geometry": self.model,
+            "threshold": self.threshold,
             "inliers": geometry.inlier_count,
             "common_scene": None if self.model == "none" else geometry.common_scene,
             "significance": round(geometry.significance, 2) if known else None,
@@ -82,13 +84,14 @@ def match_and_verify(
     matches = match_features(first, second, matching, device=device)
     geometry = _estimate(model, first, second, matches, cameras, estimation)
     if estimation.guided and geometry.common_scene:
-        error, threshold = _prediction(model, geometry, first, second, cameras, estimation)
-        near = match_near(first, second, error, threshold, matches.distances[geometry.inliers], matching)
+        error, limit = _prediction(model, geometry, first, second, cameras, estimation)
+        near = match_near(first, second, error, limit, matches.distances[geometry.inliers], matching)
         again = _estimate(model, first, second, near, cameras, estimation)
         if again.inlier_count > geometry.inlier_count:
             # The second matches fit the first geometry by construction: only the first tell chance from agreement.
             matches, geometry = near, replace(again, significance=geometry.significance)
-    return VerifiedMatches(model, matches, geometry, *_positions(first, second, matches))
+    threshold = None if model == "none" else estimation.threshold_of(model)
+    return VerifiedMatches(model, threshold, matches, geometry, *_positions(first, second, matches))
 
 
 def _positions(first: Features, second: Features, matches: Matches) -> tuple[Points, Points]:
@@ -127,11 +130,11 @@ def _prediction(
     assert geometry.matrix is not None
     here, there, scales = first.keypoints.xy, second.keypoints.xy, (first.scale, second.scale)
     if model == "pose" and cameras is not None:
-        rays, threshold = calibrated(here, there, *cameras, options.threshold, scales)
+        rays, threshold = calibrated(here, there, *cameras, options.threshold_of(model), scales)
         return epipolar_error(geometry.matrix, *rays), threshold
     resizes = [resize_matrix((1, 1), (scale, scale)) for scale in scales]
     points = [described(xy, scale) for xy, scale in zip((here, there), scales, strict=True)]
     inverse = [np.linalg.inv(resize) for resize in resizes]
     if model == "homography":
-        return transfer_error(resizes[1] @ geometry.matrix @ inverse[0], *points), options.threshold
-    return epipolar_error(inverse[1].T @ geometry.matrix @ inverse[0], *points), options.threshold
+        return transfer_error(resizes[1] @ geometry.matrix @ inverse[0], *points), options.threshold_of(model)
+    return epipolar_error(inverse[1].T @ geometry.matrix @ inverse[0], *points), options.threshold_of(model)
