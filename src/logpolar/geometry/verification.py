@@ -28,17 +28,22 @@ from logpolar.types import Matrix
 
 Cameras = tuple[AnyCamera, AnyCamera]
 
+MODEL_NAMES = {"fundamental": "fundamental matrix", "homography": "homography", "pose": "relative pose"}
+"""Geometries, in words."""
+
 
 @dataclass(frozen=True, eq=False)
 class VerifiedMatches:
     """Matches of two images, and the geometry that was estimated from them; its inliers are rows of the matches."""
 
     model: str
-    threshold: float | None  # largest error of an inlier, in pixels of the images as described; None without a model
     matches: Matches
     geometry: Geometry
     first_xy: Points  # (N, 2): the matched positions
     second_xy: Points
+    threshold: float | None = (
+        None  # largest error of an inlier, in pixels of the images as described; None without a model
+    )
 
     @property
     def pose(self) -> RelativePose | None:
@@ -91,7 +96,7 @@ def match_and_verify(
             # The second matches fit the first geometry by construction: only the first tell chance from agreement.
             matches, geometry = near, replace(again, significance=geometry.significance)
     threshold = None if model == "none" else estimation.threshold_of(model)
-    return VerifiedMatches(model, threshold, matches, geometry, *_positions(first, second, matches))
+    return VerifiedMatches(model, matches, geometry, *_positions(first, second, matches), threshold)
 
 
 def _positions(first: Features, second: Features, matches: Matches) -> tuple[Points, Points]:
