@@ -81,7 +81,7 @@ class TestInit:
 
     def test_another_one_does_not_continue_a_run(self, tiny, start, tmp_path, quick):
         train(tiny("optimisation.steps=1"), tmp_path / "run")
-        with pytest.raises(LogpolarError, match="another config .*init"):
+        with pytest.raises(LogpolarError, match=r"another config .*init"):
             train(tiny("optimisation.steps=1", f"init={start}"), tmp_path / "run")
 
     def test_another_architecture(self, place, tmp_path):
@@ -89,11 +89,9 @@ class TestInit:
         result = CliRunner().invoke(main, ["train", str(place / "tiny.toml"), *options])
         assert_one_error(result, "init: logpolar-96 has another architecture: rows 32, not 8 as in this config")
 
-    @pytest.mark.parametrize(
-        ("name", "words"), [("none.safetensors", "init: no model"), ("logpolar-96-int8", "init: ")]
-    )
-    def test_no_model_to_start_from(self, tiny, name, words):
-        with pytest.raises(LogpolarError, match=words) as caught:
+    @pytest.mark.parametrize("name", ["none.safetensors", "logpolar-96-int8"])
+    def test_no_model_to_start_from(self, tiny, name):
+        with pytest.raises(LogpolarError, match=r"^init: .*model") as caught:
             Parts.load(tiny(f"init={name}"))
         assert "\n" not in str(caught.value)
 
@@ -108,8 +106,6 @@ class TestOwnNetwork:
         training = json.loads((tmp_path / "run" / "card.json").read_text())["training"]
         assert training["own_network"]["function"] == "mine.py:Net"
         assert train(tiny(f"own_network={mine}:Net"), tmp_path / "run").was_complete
-        with pytest.raises(LogpolarError, match="takes no options"):
-            open_method(f"onnx:{report.model},lambda=3")
 
     @pytest.mark.parametrize(
         ("name", "words"),

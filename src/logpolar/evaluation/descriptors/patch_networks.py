@@ -5,7 +5,7 @@ Convention:
     ``zscore`` gives each patch zero mean and unit standard deviation, ``unit`` divides it by its Euclidean length.
     ``channels`` is the shape that the network takes: ``1`` (count, 1, size, size), ``3`` the same with the gray values
     repeated, ``last`` (count, size, size, 1), ``none`` (count, size, size).
-    ONNX files that logpolar wrote are run on patches of their own sampling, and take no options.
+    ONNX files that logpolar wrote, without options, are run on patches of their own sampling.
 
 Files are never unpickled, nothing is ever downloaded. Descriptors are scaled to unit length.
 """
@@ -71,7 +71,7 @@ def open_network(spec: Spec, content: bytes, settings: Mapping[str, Any], device
     pattern: Pattern = Cartesian(settings["lambda"], settings["size"], settings["size"], settings["antialias"])
     if spec.name == "onnx":
         run, count, card = _onnx_network(spec, content)
-        if card:
+        if card and not spec.given:
             pattern, settings = _own_pattern(spec, card), {**settings, "channels": "none"}
         return _NetworkDescriber(spec, _OnnxDescriber(_prepared(spec, run, settings), pattern, count))
     module = _torch_module(spec, content, settings, device)
@@ -152,8 +152,6 @@ class _NetworkDescriber(Describer):
 
 def _own_pattern(spec: Spec, card: str) -> Pattern:
     """The sampling on the card of a network that logpolar trained or exported."""
-    if spec.given:
-        raise spec.error(f"{spec.file}: takes no options: its own sampling stands in the file")
     try:
         return ModelCard.from_json(card).sampling
     except ValueError as error:
