@@ -12,7 +12,7 @@ from logpolar.features import files as storage
 from logpolar.features.features import Features
 from logpolar.features.files import FeatureFile, FeatureWriter
 from logpolar.keypoints import Keypoints
-from logpolar.storage import hdf5
+from logpolar.storage import hdf5, hdf5_output
 
 SETTINGS = {"model": "logpolar-96", "model_hash": "abc", "max_size": 1600}
 
@@ -135,7 +135,7 @@ def test_killed_at_any_step_the_file_is_whole_and_complete(tmp_path, monkeypatch
         if step == "shutil.copyfile":
             patch.setattr(hdf5.shutil, "copyfile", die)
         elif step == "h5py.File":
-            patch.setattr(hdf5.h5py, "File", die)
+            patch.setattr(hdf5_output.h5py, "File", die)
         elif step == "flush":
             patch.setattr(hdf5, "flush", die)
         elif step in ("hardlink_to", "replace"):
@@ -146,7 +146,7 @@ def test_killed_at_any_step_the_file_is_whole_and_complete(tmp_path, monkeypatch
             patch.setattr(storage, "_write_features", lambda file, *rest: (file.create_group("half"), die()))
         with pytest.raises(Killed):
             writer.add("c.jpg", some_features(seed=2))
-    writer._lock._file.close()  # what the system does for a dead process
+    writer._lock._held.close()  # what the system does for a dead process
 
     before = {"a.jpg", "b.jpg"} if step == "shutil.copyfile" else {"a.jpg", "b.jpg", "b2.jpg"}
     with h5py.File(path, "r") as file:

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from logpolar.errors import ImageError
 from logpolar.features.features import Features
-from logpolar.images import downscale, read_gray, to_gray
+from logpolar.images import downscale, read_downscaled, to_gray
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import Detector, FeatureDetector, SiftDetector
 from logpolar.models import Model, load_model
@@ -87,9 +87,11 @@ class Extractor:
         ``color``: channel order of an array, ``"bgr"`` as in OpenCV or ``"rgb"``. An incorrect order cannot be
         detected: it only changes the gray values a little. PIL images are RGB in any case.
         """
-        gray = read_gray(image) if isinstance(image, str | Path) else to_gray(image, color)
-        height, width = gray.shape
-        small = downscale(gray, self.max_size)
+        if isinstance(image, str | Path):
+            small, (width, height) = read_downscaled(image, self.max_size)
+        else:
+            gray = to_gray(image, color)
+            small, (height, width) = downscale(gray, self.max_size), gray.shape
         factor_x, factor_y = small.shape[1] / width, small.shape[0] / height
         if keypoints is None:
             scaled = self.detector(small)
