@@ -5,7 +5,7 @@ Imports nothing heavy: the command line's options are made from these.
 
 from __future__ import annotations
 
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeAlias
 
 VERSION = "0.2.0.dev0"
@@ -22,11 +22,17 @@ DEFAULT_MEGAPIXELS = 500
 MEGAPIXELS_VARIABLE = "LOGPOLAR_MAX_MEGAPIXELS"
 """Larger images are refused, and the environment variable that sets another limit."""
 
+DEFAULT_MIN_SIZE = 0
+"""Longer side, in pixels, to which smaller images are enlarged first; 0 never does."""
+
+DEFAULT_SPREAD = 0.0
+"""Fraction of the keypoints of an image that is divided evenly among size bands; the rest are the strongest."""
+
 DEFAULT_RATIO = 0.9
 """Ratio test: largest accepted best distance over second best."""
 
-DEFAULT_THRESHOLD = 3.0
-"""Largest error, in pixels, of an inlier of a homography or fundamental matrix."""
+DEFAULT_THRESHOLDS = {"pose": 1.0, "fundamental": 1.5, "homography": 3.0}
+"""Largest error of an inlier by model, in pixels of the image as described."""
 
 RuntimeName: TypeAlias = Literal["auto", "onnxruntime", "openvino", "torch"]
 RUNTIMES: tuple[RuntimeName, ...] = ("auto", "onnxruntime", "openvino", "torch")
@@ -54,8 +60,26 @@ def check_settings(settings: Any) -> None:
     for each in (each for each in fields(settings) if each.metadata):
         value, low, high = getattr(settings, each.name), each.metadata["low"], each.metadata["high"]
         choices = each.metadata["choices"]
+        if value is None:  # a setting that is switched off
+            continue
         if choices is not None and value not in choices:
             raise ValueError(f"{each.name} must be {' or '.join(choices)}, not {value!r}")
         if (low is not None and not value >= low) or (high is not None and not value <= high):
             bounds = f"at least {low:g}" if high is None else f"between {low:g} and {high:g}"
             raise ValueError(f"{each.name} must be {bounds}, not {value!r}")
+
+
+@dataclass(frozen=True)
+class DetectionOptions:
+    """Which keypoints of an image are found: the same options wherever features are extracted."""
+
+    spread: float = setting(
+        DEFAULT_SPREAD, "Fraction of keypoints divided evenly among sizes; the rest are the strongest.", 0, 1
+    )
+    min_size: int = setting(
+        DEFAULT_MIN_SIZE, "Enlarge smaller images, at most 4x, to this longer side in pixels; 0 never does.", 0
+    )
+    max_size: int = setting(DEFAULT_MAX_SIZE, "Downscale larger images to this longer side in pixels; 0 never does.", 0)
+
+    def __post_init__(self) -> None:
+        check_settings(self)

@@ -32,6 +32,7 @@ from logpolar.evaluation.sfm import (
 from logpolar.features.extractor import Extractor
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import SiftDetector
+from logpolar.settings import DetectionOptions
 from logpolar.sfm.mapper import DATABASE, MODELS, NoModelError
 from synthetic_world import standard_world, write_workspace
 
@@ -211,7 +212,7 @@ class TestExtractor:
     def test_models_are_described_as_by_logpolar_sfm(self, photos):
         """To the bit, where images need not be reduced."""
         path = photos[1] / "view0.png.png"
-        ours = MethodExtractor("logpolar-96", 50, 1600, {}).extract(path)
+        ours = MethodExtractor("logpolar-96", 50, DetectionOptions(max_size=1600), {}).extract(path)
         theirs = Extractor("logpolar-96", SiftDetector(50)).extract(path)
         np.testing.assert_array_equal(ours.keypoints.table, theirs.keypoints.table)
         np.testing.assert_array_equal(ours.descriptors, theirs.descriptors)
@@ -219,19 +220,20 @@ class TestExtractor:
 
     def test_reduced_images_have_keypoints_in_their_own_pixels(self, photos):
         path = photos[1] / "view0.png.png"
-        ours = MethodExtractor("rootsift", 50, 160, {}).extract(path)
+        ours = MethodExtractor("rootsift", 50, DetectionOptions(max_size=160), {}).extract(path)
         theirs = Extractor("logpolar-96", SiftDetector(50), max_size=160).extract(path)
         np.testing.assert_array_equal(ours.keypoints.table, theirs.keypoints.table)
         assert ours.keypoints.xy.max() > 160
 
     def test_given_keypoints(self, photos):
         path, given = photos[1] / "view0.png.png", Keypoints.from_points([[100.0, 80.0], [200.0, 90.0]], 9.0)
-        found = MethodExtractor("rootsift", 50, None, {}).extract(path, given)
+        found = MethodExtractor("rootsift", 50, DetectionOptions(max_size=0), {}).extract(path, given)
         assert (found.keypoints is given, found.descriptors.shape) == (True, (2, 128))
 
     def test_settings_tell_extractors_apart(self):
-        ways = (("sift", 50, 160), ("rootsift", 50, 160), ("sift", 60, 160), ("sift", 50, None))
-        assert len({str(MethodExtractor(*way, {}).settings) for way in ways}) == 4
+        ways = (("sift", 50, 160), ("rootsift", 50, 160), ("sift", 60, 160), ("sift", 50, 0))
+        opened = [MethodExtractor(spec, count, DetectionOptions(max_size=size), {}) for spec, count, size in ways]
+        assert len({str(each.settings) for each in opened}) == 4
 
 
 class TestPhotos:

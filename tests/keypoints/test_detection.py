@@ -4,7 +4,8 @@ import cv2
 import numpy as np
 import pytest
 
-from logpolar.keypoints.detection import FeatureDetector, SiftDetector
+from logpolar.keypoints import Keypoints
+from logpolar.keypoints.detection import FeatureDetector, SiftDetector, select_keypoints
 
 
 def blob(x: float, y: float, deviation: float = 6.0, side: int = 257) -> np.ndarray:
@@ -56,3 +57,44 @@ def test_detector_without_angles_gives_upright_keypoints(gray):
 @pytest.mark.parametrize("shape", [(1, 1), (5, 7), (64, 64)])
 def test_blank_and_tiny_images_have_no_keypoints(shape):
     assert len(SiftDetector()(np.full(shape, 0.5, np.float32))) == 0
+
+
+class TestSpread:
+    @staticmethod
+    def made(counts):
+        """Keypoints of four size bands; small ones are stronger."""
+        size = np.repeat([2.0, 5.0, 9.0, 20.0], counts)
+        response = 100 / size + np.random.default_rng(0).uniform(0, 1, len(size))
+        return Keypoints.from_points(np.zeros((len(size), 2)), size, None, response)
+
+    def test_bands_get_their_part(self):
+        chosen = select_keypoints(self.made([900, 50, 40, 30]), 80, 1.0)
+        assert np.unique(chosen.size, return_counts=True)[1].tolist() == [20, 20, 20, 20]
+        assert (np.diff(chosen.response) <= 0).all()
+
+    def test_within_a_band_the_strongest(self):
+        points = self.made([900, 50, 40, 30])
+        chosen = select_keypoints(points, 80, 1.0)
+        for size in np.unique(points.size):
+            best = np.sort(points.response[points.size == size])[::-1][:20]
+            np.testing.assert_array_equal(chosen.response[chosen.size == size], best)
+
+    def test_what_a_band_lacks_goes_to_the_strongest(self):
+        chosen = select_keypoints(self.made([900, 50, 3, 0]), 80, 1.0)
+        assert np.unique(chosen.size, return_counts=True)[1].tolist() == [57, 20, 3]
+
+    def test_half(self):
+        chosen = select_keypoints(self.made([900, 50, 40, 30]), 80, 0.5)
+        assert np.unique(chosen.size, return_counts=True)[1].tolist() == [50, 10, 10, 10]
+
+    def test_none_is_the_strongest(self, gray):
+        every = SiftDetector(None)(gray)
+        np.testing.assert_array_equal(SiftDetector(50, spread=0)(gray).table, every.strongest(50).table)
+
+    @pytest.mark.parametrize("count", [0, 1, 5])
+    def test_few(self, count):
+        assert len(select_keypoints(self.made([count, 0, 0, 0]), 4, 1.0)) == min(count, 4)
+
+    def test_out_of_range(self):
+        with pytest.raises(ValueError, match="spread must lie between 0 and 1, not 2"):
+            SiftDetector(spread=2)

@@ -6,7 +6,8 @@ import torch
 
 from logpolar.errors import LogpolarError
 from logpolar.matching import torch_nearest
-from logpolar.matching.nearest import MatchingOptions, _nearest, match_descriptors
+from logpolar.matching.nearest import _nearest, match_descriptors
+from logpolar.matching.options import MatchingOptions
 from logpolar.matching.torch_nearest import nearest_on_device
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from logpolar.cli.options import Number, model_option
+from logpolar.cli.options import model_option
+from logpolar.cli.settings import Number
 from logpolar.storage.atomic_io import check_picture
 
 

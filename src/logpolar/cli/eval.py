@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from logpolar.cli.options import ENGINE, Command, WordOrFraction, continuing, engine_options, jobs_option, with_options
-from logpolar.cli.settings import make_settings, settings_options
+from logpolar.cli.options import ENGINE, WordOrFraction, continuing, engine_options, jobs_option
+from logpolar.cli.settings import Command, make_settings, settings_options, with_options
 from logpolar.evaluation.options import (
     AmosOptions,
     HPatchesOptions,

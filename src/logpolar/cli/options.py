@@ -3,42 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from logpolar.cli.interruption import stop
+from logpolar.cli.settings import Command, Number, settings_options, with_options
 from logpolar.settings import (
     DEFAULT_MAX_KEYPOINTS,
     DEFAULT_MAX_SIZE,
     DEFAULT_MODEL,
-    DEFAULT_RATIO,
     PRECISIONS,
     RUNTIMES,
+    DetectionOptions,
 )
 
 if TYPE_CHECKING:
     from logpolar.features.batch import OpenExtractor
     from logpolar.features.extractor import Extractor
-
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-class Number(click.FloatRange):
-    """A number in a range; NaN and infinity, which pass any range, are refused."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        number = float(super().convert(value, param, ctx))
-        if not math.isfinite(number):
-            self.fail(f"{value} is not a finite number", param, ctx)
-        return number
-
-    def _describe_range(self) -> str:
-        return "" if self.min is self.max is None else super()._describe_range()
 
 
 class WordOrFraction(click.ParamType):  # type: ignore[type-arg] # generic in the newest click only
@@ -60,7 +46,7 @@ _MAX_KEYPOINTS = click.option(
     type=click.IntRange(min=1),
     default=DEFAULT_MAX_KEYPOINTS,
     show_default=True,
-    help="Keep the strongest keypoints of each image.",
+    help="Keypoints kept of each image; see --spread.",
 )
 
 max_size_option = click.option(
@@ -125,14 +111,6 @@ jobs_option = click.option(
 )
 
 
-ratio_option = click.option(
-    "--ratio",
-    type=Number(0, 1, min_open=True),
-    default=DEFAULT_RATIO,
-    show_default=True,
-    help="Ratio test: best over second best distance; 1 accepts all.",
-)
-
 pairs_file_option = click.option(
     "--pairs", type=click.Path(path_type=Path), help="Text file with two image names per line, instead of --pairing."
 )
@@ -147,31 +125,25 @@ def continuing(output: Path) -> Iterator[None]:
         stop(f"stopped; finished work is in {output}; rerun the command to resume", error)
 
 
-def with_options(command: Command, options: Sequence[Callable[[Any], Any]]) -> Command:
-    """The command with options in this order."""
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
 def engine_options(command: Command) -> Command:
     """--device, --precision, --runtime, --threads, as the parameters ``ENGINE``."""
     return with_options(command, _ENGINE)
 
 
 def extraction_options(command: Command) -> Command:
-    """--model, --max-keypoints, --max-size and ``engine_options``; see ``take_extraction``."""
-    return model_option(_MAX_KEYPOINTS(max_size_option(engine_options(command))))
+    """--model, --max-keypoints, those of ``DetectionOptions`` and ``engine_options``; see ``take_extraction``."""
+    return model_option(_MAX_KEYPOINTS(settings_options(DetectionOptions)(engine_options(command))))
 
 
 def description_options(command: Command) -> Command:
-    """``extraction_options`` without --max-keypoints, for given keypoints."""
+    """``extraction_options`` for given keypoints: nothing is detected."""
     return model_option(max_size_option(engine_options(command)))
 
 
 def take_extraction(values: dict[str, Any]) -> dict[str, Any]:
     """Remove the parameters of ``extraction_options`` or ``description_options`` from all of a command's."""
-    return {key: values.pop(key) for key in ("model", "max_keypoints", "max_size", *ENGINE) if key in values}
+    names = "model", "max_keypoints", *(each.name for each in fields(DetectionOptions)), *ENGINE
+    return {name: values.pop(name) for name in names if name in values}
 
 
 def extractor_opener(threads: int, **extraction: Any) -> OpenExtractor:
@@ -179,8 +151,23 @@ def extractor_opener(threads: int, **extraction: Any) -> OpenExtractor:
     return partial(open_extractor, fixed_threads=threads, **extraction)
 
 
-def open_extractor(max_size: int, fixed_threads: int = 0, threads: int = 0, **extraction: Any) -> Extractor:
+def open_extractor(
+    max_size: int,
+    min_size: int = 0,
+    spread: float = 0.0,
+    max_keypoints: int = DEFAULT_MAX_KEYPOINTS,
+    fixed_threads: int = 0,
+    threads: int = 0,
+    **extraction: Any,
+) -> Extractor:
     """The extractor configured by a command's options."""
     from logpolar.features.extractor import Extractor
+    from logpolar.keypoints.detection import SiftDetector
 
-    return Extractor(max_size=max_size or None, threads=fixed_threads or threads, **extraction)
+    return Extractor(
+        detector=SiftDetector(max_keypoints, spread=spread),
+        max_size=max_size or None,
+        min_size=min_size,
+        threads=fixed_threads or threads,
+        **extraction,
+    )

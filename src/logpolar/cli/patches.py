@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from logpolar.cli.options import Number, WordOrFraction, max_size_option
+from logpolar.cli.options import WordOrFraction, max_size_option
+from logpolar.cli.settings import Number
 from logpolar.storage.atomic_io import check_output
 
 

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 import click
 
-from logpolar.cli.options import Command, Number, with_options
-
 Settings = TypeVar("Settings")
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Number(click.FloatRange):
+    """A number in a range; NaN and infinity, which pass any range, are refused."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return number
+
+    def _describe_range(self) -> str:
+        return "" if self.min is self.max is None else super()._describe_range()
 
 
 def settings_options(kind: type[Any]) -> Callable[[Command], Command]:
@@ -44,7 +57,8 @@ def _settings(settings: Any) -> Iterator[tuple[Field[Any], Any]]:
 def _option(each: Field[Any], default: Any) -> Callable[[Command], Command]:
     name, low, high = each.name.replace("_", "-"), each.metadata["low"], each.metadata["high"]
     choices = click.Choice(each.metadata["choices"] or ())
-    kinds: dict[type, Any] = {bool: None, int: click.IntRange(low, high), float: Number(low, high), str: choices}
+    number = Number(low, high)  # None: a number whose default depends on others, as its help says
+    kinds = {bool: None, int: click.IntRange(low, high), float: number, type(None): number, str: choices}
     flags = f"--{name}/--no-{name}" if default is True else f"--{name}"
     return click.option(
         flags,
@@ -52,6 +66,13 @@ def _option(each: Field[Any], default: Any) -> Callable[[Command], Command]:
         type=kinds[type(default)],
         is_flag=isinstance(default, bool),
         default=default,
-        show_default=default is not False,
+        show_default=default not in (False, None),
         help=each.metadata["help"],
     )
+
+
+def with_options(command: Command, options: Sequence[Callable[[Any], Any]]) -> Command:
+    """The command with options in this order."""
+    for option in reversed(options):
+        command = option(command)
+    return command

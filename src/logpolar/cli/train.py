@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from logpolar.cli.interruption import stop
-from logpolar.cli.options import Command, with_options
+from logpolar.cli.settings import Command, with_options
 
 if TYPE_CHECKING:
     from logpolar.training.options import TrainingConfig
@@ -72,7 +72,7 @@ def train(config: Path, output: Path, overwrite: bool, **changes: Any) -> None:
     """Train a model as described by CONFIG, a TOML file (needs the extra 'train').
 
     The folder receives the model file, its card, logs and checkpoints. Rerunning the command resumes an interrupted
-    run, with the same result. A model takes a minute or two on a GPU, a day on a CPU. Several GPUs or machines:
+    run, with the same result. A model takes minutes on a GPU, days on a CPU. Several GPUs or machines:
     torchrun --nproc-per-node 2 -m logpolar train CONFIG -o FOLDER.
     """
     settings = _read_config(config, **changes)

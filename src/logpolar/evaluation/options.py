@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from logpolar.datasets.options import CorrespondenceRules
-from logpolar.settings import DEFAULT_MAX_SIZE, DEFAULT_RATIO, check_settings, setting
+from logpolar.geometry.options import EstimationOptions
+from logpolar.matching.options import MatchingOptions
+from logpolar.settings import DEFAULT_RATIO, DEFAULT_THRESHOLDS, DetectionOptions, check_settings, setting
 
 RATIOS = (0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
 """Candidates when the ratio is tuned."""
@@ -97,27 +99,25 @@ class AmosOptions:
 
 
 @dataclass(frozen=True)
-class PhototourismOptions:
+class PhototourismOptions(DetectionOptions, MatchingOptions, EstimationOptions):
     """How keypoints become matches and matches poses, and which images form sets."""
 
     keypoints: int = setting(2048, "Strongest keypoints kept per image; 2048 and 8000 are usual.", 1)
     contrast: float = setting(0.0, "SIFT's contrast threshold; 0 admits faint keypoints.", 0)
-    ratio: float = setting(DEFAULT_RATIO, "Ratio test: largest accepted best over second best distance.", 0.01, 1)
-    mutual: bool = setting(True, "Matches are mutual nearest neighbours.")
-    threshold: float = setting(1.0, "Inlier threshold of the essential matrix, in pixels.", 0.01, 100)
-    estimator: str = setting(
-        "opencv", "OpenCV's MAGSAC++, or PoseLib's LO-RANSAC (extra 'poselib').", choices=("opencv", "poselib")
+    threshold: float = setting(
+        DEFAULT_THRESHOLDS["pose"], "Largest error of an inlier, in pixels of the image as described.", 0.01, 100
     )
     pairs: int = setting(1000, "Image pairs of a scene, drawn at random; 0 takes all.", 0)
     bags_5: int = setting(20, "Multi-view: sets of 5 images of a scene.", 0)
     bags_10: int = setting(10, "Multi-view: sets of 10 images of a scene.", 0)
     bags_25: int = setting(5, "Multi-view: sets of 25 images of a scene.", 0)
+    zoom: float = setting(1.0, "Downscale the second image of each pair by this factor.", 1, 16)
+    true_zoom: float = setting(
+        1.0, "Crop the second image of each pair to 1 / factor of its sides, at the size of the whole image.", 1, 16
+    )
     min_shared: int = setting(30, "Fewest points shared by a pair of a COLMAP scene.", 1)
     min_visibility: float = setting(0.1, "Lowest covisibility of a pair of a challenge scene.", 0, 1)
-    seed: int = setting(0, "Random seed for drawing pairs and sets, and for COLMAP.", 0)
-
-    def __post_init__(self) -> None:
-        check_settings(self)
+    seed: int = setting(0, "Random seed for drawing pairs and sets, for estimators and COLMAP.", 0)
 
     @property
     def bags(self) -> dict[int, int]:
@@ -127,17 +127,13 @@ class PhototourismOptions:
 
 
 @dataclass(frozen=True)
-class SfmTestOptions:
+class SfmTestOptions(DetectionOptions):
     """Which photos of a scene are reconstructed, and how."""
 
     images: int = setting(0, "Images of a scene, drawn at random; 0 takes all.", 0)
     downscale: float = setting(1.0, "Downscale every second image, by name, by this factor.", 1, 100)
     keypoints: int = setting(2000, "Most keypoints per image.", 1)
-    max_size: int = setting(DEFAULT_MAX_SIZE, "Downscale larger images to this longer side in pixels; 0 never does.", 0)
     ratio: float = setting(DEFAULT_RATIO, "Ratio test of learned descriptors.", 0.01, 1)
     sift_ratio: float = setting(0.8, "Ratio test of SIFT; 0.8 is COLMAP's default.", 0.01, 1)
     repeats: int = setting(3, "Reconstructions from the same matches, with consecutive seeds; figures are means.", 1)
     seed: int = setting(0, "Random seed for drawing images, and for COLMAP.", 0)
-
-    def __post_init__(self) -> None:
-        check_settings(self)

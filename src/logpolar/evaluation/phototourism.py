@@ -32,11 +32,11 @@ from logpolar.evaluation.poses import (
     PreparedScene,
     Progress,
     StereoResult,
-    check_estimator,
     evaluate_stereo,
     tune_ratio,
 )
 from logpolar.evaluation.protocol import MEAN_OF_SCENES, Protocol, Results, bar, check_scene_names, decimal
+from logpolar.evaluation.zoomed_scenes import fit_image, zoom_scene
 from logpolar.keypoints import Keypoints
 from logpolar.sfm.pycolmap_compat import import_pycolmap
 from logpolar.storage.documents import rounded
@@ -65,7 +65,10 @@ class PhotoTourism(Protocol):
         super().__init__(run)
         self._paths, self._tune, self._options = scenes, tune, options
         self._multi_view, self._jobs, self.max_keypoints = multi_view, jobs, options.keypoints
-        self.source = open_source(detector, options.keypoints, options.contrast, fixed_size, run.engine["device"])
+        device = run.engine["device"]
+        self.source = open_source(detector, options.keypoints, options.contrast, fixed_size, device, options.spread)
+        if options.zoom > 1 and options.true_zoom > 1:
+            raise LogpolarError("--zoom and --true-zoom exclude each other")
         names = [path.resolve() for path in scenes]
         if len(set(names)) < len(names):
             raise LogpolarError("a scene is given twice")
@@ -82,8 +85,7 @@ class PhotoTourism(Protocol):
         self.options = {**asdict(self._options), **more, **self.source.settings}
 
     def _read(self, paths: Sequence[Path], split: str | None = None) -> list[PosedScene]:
-        options = self._options
-        scenes = [read_scene(path, options.min_shared, options.min_visibility, split) for path in paths]
+        scenes = [read_views(path, self._options, split) for path in paths]
         check_scene_names([scene.name for scene in scenes], "mean")
         return scenes
 
@@ -97,7 +99,7 @@ class PhotoTourism(Protocol):
                 described = [(scene, self._describe(method, scene)) for scene in self._tuning]
                 ratio, tuned = tune_ratio(described, options, jobs=jobs)
                 options = replace(options, ratio=ratio)
-            found = PoseResults(options.ratio, tuned)
+            found = PoseResults(options.ratio or 1.0, tuned)
             for scene in self._scenes:
                 name, images = scene.scene.name, self._describe(method, scene)
                 progress = bar(f"{name}, {method.name}, matching", "pair")
@@ -123,6 +125,12 @@ class PhotoTourism(Protocol):
             f"mAA 10°: {MEANINGS['maa10']}; mAP 15°: {MEANINGS['map15']}. Error: {MEANINGS['error']}.",
             "N: image pairs. Matches and inliers are medians of a pair; registered: fraction of images.",
         ]
+        if self._options.zoom > 1:
+            results.notes.append(f"Second images are downscaled {self._options.zoom:g} times.")
+        if self._options.true_zoom > 1:
+            most = max(each.scene.enlarged for each in self._scenes)
+            kind = "at full resolution" if most == 1 else f"enlarged up to {most:.3g} times for want of pixels"
+            results.notes.append(f"Second images are crops, a true zoom of {self._options.true_zoom:g}, {kind}.")
         if len(self.data) > 1:
             results.notes.append(MEAN_OF_SCENES)
         if scores:
@@ -154,6 +162,14 @@ def _one_thread_each(jobs: int) -> Iterator[None]:
             del os.environ[name]
 
 
+def read_views(path: Path, options: PhototourismOptions, split: str | None = None) -> PosedScene:
+    """A scene with its images as they will be described: zoomed, then within the limits of size."""
+    scene = read_scene(path, options.min_shared, options.min_visibility, split)
+    scene = zoom_scene(scene, options.zoom, options.true_zoom, options.min_shared)
+    images = [fit_image(image, options.max_size or None, options.min_size or None) for image in scene.images]
+    return replace(scene, images=images)
+
+
 def prepare_scene(
     scene: PosedScene,
     options: PhototourismOptions,
@@ -162,7 +178,6 @@ def prepare_scene(
     progress: Progress = iter,
 ) -> PreparedScene:
     """Draw pairs and, with ``multi_view``, bags; read the images in them and detect keypoints, SIFT's by default."""
-    check_estimator(options.estimator)
     if multi_view:
         if scene.transformed:
             raise LogpolarError(f"{scene.name}: has downscaled or rotated copies of images; use --no-multi-view")
@@ -171,7 +186,7 @@ def prepare_scene(
     sizes = options.bags if multi_view else {}
     bags = {size: draw_bags(scene, size, count, options.seed) for size, count in sizes.items()}
     groups: list[tuple[int, ...]] = [*pairs, *(bag for own in bags.values() for bag in own)]
-    source = source or sift_source(options.keypoints, options.contrast)
+    source = source or sift_source(options.keypoints, options.contrast, spread=options.spread)
     views, keypoints = dict[int, Gray](), dict[int, Keypoints]()
     for row in progress(sorted({row for group in groups for row in group})):
         views[row] = scene.images[row].read()
@@ -190,7 +205,7 @@ def describe_images(
         descriptors = views.describe(image.name, view, keypoints)
         if len(descriptors) != len(keypoints) or not np.isfinite(descriptors).all():
             raise ValueError(f"{len(keypoints)} keypoints need as many finite descriptors")
-        described[row] = DescribedImage(image.camera, keypoints.xy, descriptors)
+        described[row] = DescribedImage(image.camera, keypoints, descriptors)
     return described
 
 

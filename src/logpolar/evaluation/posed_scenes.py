@@ -46,12 +46,21 @@ _SET = "set_100"
 
 
 @dataclass(frozen=True, eq=False)
+class Observed:
+    """Which points of a scene's model an image shows, by number, sorted, and where: (n,) and (n, 2)."""
+
+    points: NDArray[np.intp]
+    xy: Matrix
+
+
+@dataclass(frozen=True, eq=False)
 class PosedImage:
     """An image and its camera; ``read`` gives the pixels, 8 bit and gray, or raises."""
 
     name: str
     camera: Camera
     read: Callable[[], Gray]
+    observed: Observed | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +71,8 @@ class PosedScene:
     images: list[PosedImage]
     pairs: list[RowPair]
     left_out: dict[str, str] = field(default_factory=dict)
-    transformed: bool = False  # whether second images are downscaled or rotated copies, with the same camera centres
+    transformed: bool = False  # whether second images are zoomed or rotated copies, with the same camera centres
+    enlarged: float = 1.0  # of second images that are crops: by how much their pixels were enlarged, the most of all
 
     def identity(self) -> dict[str, str]:
         """Identity of the images, from names and cameras, without reading them."""
@@ -107,7 +117,10 @@ def _read_colmap(folder: Path, min_shared: int) -> PosedScene:
     from logpolar.sfm.workspace import read_workspace
 
     found = read_workspace(folder, need_depth=False)
-    images = [PosedImage(view.name, view.camera, partial(_read_whole, view.image, view.camera)) for view in found.views]
+    images = [
+        PosedImage(v.name, v.camera, partial(_read_whole, v.image, v.camera), Observed(v.points, v.xy))
+        for v in found.views
+    ]
     pairs = _pairs_above(shared_points(found), min_shared)
     return PosedScene(folder.resolve().name, images, pairs, dict(found.left_out))
 

@@ -12,7 +12,7 @@ import json
 import math
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,8 @@ from logpolar.features.extractor import Extractor
 from logpolar.geometry.cameras import Camera, Matrix
 from logpolar.images import downscale, to_bytes, to_gray
 from logpolar.keypoints.detection import SiftDetector
-from logpolar.matching.nearest import MatchingOptions
+from logpolar.matching.options import MatchingOptions
+from logpolar.settings import DetectionOptions
 from logpolar.sfm import pipeline
 from logpolar.sfm.colmap_sift import SiftOptions, reconstruct_with_sift
 from logpolar.sfm.database_files import read_content
@@ -226,13 +227,14 @@ class MethodExtractor(Extractor):
     """SIFT keypoints, or a whole feature's own, described by a method; opened by its spec, also in processes."""
 
     def __init__(
-        self, spec: str, keypoints: int, max_size: int | None, engine: Mapping[str, Any], threads: int = 0
+        self, spec: str, keypoints: int, detection: DetectionOptions, engine: Mapping[str, Any], threads: int = 0
     ) -> None:
         method = open_method(spec, keypoints, **{**engine, "threads": engine.get("threads") or threads})
         assert method.describer is not None
-        self.describer, self.max_size = method.describer, max_size
-        self.detector = SiftDetector(keypoints) if method.source is None else method.source.detector
-        self._settings = {"descriptor": method.identity, "max_size": max_size, "keypoints": keypoints}
+        self.describer, self.max_size, self.min_size = method.describer, detection.max_size or None, detection.min_size
+        sift = SiftDetector(keypoints, spread=detection.spread)
+        self.detector = sift if method.source is None else method.source.detector
+        self._settings = {"descriptor": method.identity, "keypoints": keypoints, **asdict(detection)}
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -243,7 +245,8 @@ def by_method(
     spec: str, ratio: float, test: SfmTestOptions, engine: Mapping[str, Any] | None = None, jobs: int = 1
 ) -> Reconstruct:
     """`logpolar sfm` with the method of a spec."""
-    opener = partial(MethodExtractor, spec, test.keypoints, test.max_size or None, engine or {})
+    detection = DetectionOptions(test.spread, test.min_size, test.max_size)
+    opener = partial(MethodExtractor, spec, test.keypoints, detection, engine or {})
     options, matching = pipeline.SfmOptions(seed=test.seed), MatchingOptions(ratio if ratio < 1 else None)
 
     more: dict[str, Any] = {"options": options, "matching": matching, "jobs": jobs, "progress": True}

@@ -12,12 +12,12 @@ from numpy.typing import ArrayLike
 
 from logpolar.errors import ImageError
 from logpolar.features.features import Features
-from logpolar.images import downscale, read_downscaled, to_gray
+from logpolar.images import fitted_size, read_downscaled, resize, to_gray
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import Detector, FeatureDetector, SiftDetector
 from logpolar.models import Model, load_model
 from logpolar.models.describers import Describer, open_describer
-from logpolar.settings import DEFAULT_MAX_SIZE, DEFAULT_MODEL, Precision, RuntimeName
+from logpolar.settings import DEFAULT_MAX_SIZE, DEFAULT_MIN_SIZE, DEFAULT_MODEL, Precision, RuntimeName
 from logpolar.types import Color
 
 ImageInput: TypeAlias = Any
@@ -36,7 +36,8 @@ class Extractor:
     ``detector``: finds the keypoints, SIFT by default.
     ``max_keypoints``: keep the strongest of each image; None leaves that to the detector (SIFT: 2048).
     ``max_size``: images are first downscaled to this many pixels on the longer side, as in hloc and the paper; None
-    never does. Keypoints always come out in the original image's pixels.
+    never does. ``min_size``: smaller images are first enlarged to that, at most 4 times, so that detail of a few pixels
+    is found as well; None or 0 never does. Keypoints always come out in the original image's pixels.
     ``device``, ``precision``, ``runtime``, ``threads``: see ``logpolar.models.describers.open_describer``.
     """
 
@@ -47,6 +48,7 @@ class Extractor:
         *,
         max_keypoints: int | None = None,
         max_size: int | None = DEFAULT_MAX_SIZE,
+        min_size: int | None = DEFAULT_MIN_SIZE,
         device: str = "cpu",
         precision: Precision = "auto",
         runtime: RuntimeName = "auto",
@@ -54,11 +56,13 @@ class Extractor:
     ) -> None:
         if max_size is not None and max_size < 1:
             raise ValueError(f"max_size must be at least 1, not {max_size}")
+        if min_size is not None and min_size < 0:
+            raise ValueError(f"min_size must be at least 0, not {min_size}")
         self.model = model if isinstance(model, Model) else load_model(model)
         self.detector = detector or SiftDetector()
         if max_keypoints is not None:
             self.detector = _limited(self.detector, max_keypoints)
-        self.max_size = max_size
+        self.max_size, self.min_size = max_size, min_size or None
         self.describer: Describer = open_describer(
             self.model, device=device, precision=precision, runtime=runtime, threads=threads
         )
@@ -72,6 +76,7 @@ class Extractor:
             "model": self.model.name,
             "model_hash": self.model.digest,
             "max_size": self.max_size,
+            **({"min_size": self.min_size} if self.min_size else {}),
             "detector": {"name": _name(detector), **{name: _plain(getattr(detector, name)) for name in names}},
         }
 
@@ -88,18 +93,20 @@ class Extractor:
         detected: it only changes the gray values a little. PIL images are RGB in any case.
         """
         if isinstance(image, str | Path):
-            small, (width, height) = read_downscaled(image, self.max_size)
+            gray, (width, height) = read_downscaled(image, self.max_size)
         else:
             gray = to_gray(image, color)
-            small, (height, width) = downscale(gray, self.max_size), gray.shape
-        factor_x, factor_y = small.shape[1] / width, small.shape[0] / height
+            height, width = gray.shape
+        size = fitted_size((width, height), self.max_size, self.min_size)
+        fitted = resize(gray, size)
+        factor_x, factor_y = size[0] / width, size[1] / height
         if keypoints is None:
-            scaled = self.detector(small)
+            scaled = self.detector(fitted)
             keypoints = scaled.resized(1 / factor_x, 1 / factor_y)
         else:
             keypoints = keypoints if isinstance(keypoints, Keypoints) else Keypoints.from_points(keypoints)
             scaled = keypoints.resized(factor_x, factor_y)
-        return Features(keypoints, self.describer.describe(small, scaled), (width, height))
+        return Features(keypoints, self.describer.describe(fitted, scaled), (width, height), max(factor_x, factor_y))
 
     def extract_many(self, images: Iterable[ImageInput], color: Color = "bgr") -> Iterator[Features]:
         """Features of each image in turn, all of them files, all arrays or all PIL images.

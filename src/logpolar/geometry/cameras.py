@@ -29,6 +29,11 @@ class Camera:
         scale = resize_matrix((self.width, self.height), (width, height))
         return replace(self, width=width, height=height, matrix=scale @ self.matrix)
 
+    def cropped(self, left: int, top: int, width: int, height: int) -> Camera:
+        """The camera of the part of the image whose first pixel is (left, top)."""
+        shift = np.array([[1, 0, -left], [0, 1, -top], [0, 0, 1]], np.float64)
+        return replace(self, width=width, height=height, matrix=shift @ self.matrix)
+
     def see(self, points: Matrix) -> tuple[Matrix, Matrix]:
         """Pixels (N, 2) and depths (N,) of world points (N, 3)."""
         seen = points @ self.rotation.T + self.translation

@@ -2,17 +2,19 @@
 
 from logpolar.images.folders import find_images, images_in, unnamed_images
 from logpolar.images.reading import decode_gray, encode_gray, read_downscaled, read_gray, read_image, to_bytes, to_gray
-from logpolar.images.resizing import downscale, resize_matrix, resize_points
+from logpolar.images.resizing import downscale, fitted_size, resize, resize_matrix, resize_points
 
 __all__ = [
     "decode_gray",
     "downscale",
     "encode_gray",
     "find_images",
+    "fitted_size",
     "images_in",
     "read_downscaled",
     "read_gray",
     "read_image",
+    "resize",
     "resize_matrix",
     "resize_points",
     "to_bytes",

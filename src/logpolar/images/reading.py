@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from logpolar.errors import ImageError
 from logpolar.images.headers import image_size
-from logpolar.images.resizing import downscale
+from logpolar.images.resizing import downscale, fitted_size
 from logpolar.settings import DEFAULT_MEGAPIXELS, MEGAPIXELS_VARIABLE
 from logpolar.storage.inputs import MAX_BYTES, read_bytes
 from logpolar.types import Color, FloatArray, Image
@@ -162,8 +162,7 @@ def _downscaled_in_strips(pixels: Image, max_size: int) -> FloatArray:
         raise ImageError("some values are NaN or infinite; fill them in first")
     bounds = _value_range(pixels)
     height, width = pixels.shape
-    factor = max_size / max(height, width)
-    columns, rows = max(round(width * factor), 1), max(round(height * factor), 1)
+    columns, rows = fitted_size((width, height), max_size)
     narrow = np.empty((height, columns), np.float32)
     for start in range(0, height, _STRIP):
         strip = _normalised(pixels[start : start + _STRIP], *bounds)

@@ -7,24 +7,34 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import cv2
+import numpy as np
 
 from logpolar.images import to_bytes
 from logpolar.keypoints import Keypoints
-from logpolar.settings import DEFAULT_MAX_KEYPOINTS
+from logpolar.settings import DEFAULT_MAX_KEYPOINTS, DEFAULT_SPREAD
 from logpolar.types import FloatArray
+
+SIZE_BANDS = (3.5, 6.0, 12.0)
+"""Limits, in pixels, between the sizes of keypoints among which a detector's budget is spread."""
 
 
 @dataclass(frozen=True)
 class SiftDetector:
     """OpenCV's SIFT with precise upscaling: otherwise all keypoints are off by a quarter of a pixel."""
 
-    max_keypoints: int | None = DEFAULT_MAX_KEYPOINTS  # the strongest by response; None keeps all
+    max_keypoints: int | None = DEFAULT_MAX_KEYPOINTS  # see ``spread``; None keeps all
     contrast_threshold: float = 0.04  # lower finds more, fainter keypoints
     edge_threshold: float = 10.0  # higher keeps more edge-like keypoints
     sigma: float = 1.6  # blur of the first octave
+    spread: float = DEFAULT_SPREAD  # see ``select_keypoints``
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.spread <= 1:
+            raise ValueError(f"spread must lie between 0 and 1, not {self.spread}")
 
     def __call__(self, gray: FloatArray) -> Keypoints:
-        return FeatureDetector(self.feature(), self.max_keypoints)(gray)
+        found = FeatureDetector(self.feature(), None)(gray)
+        return found if self.max_keypoints is None else select_keypoints(found, self.max_keypoints, self.spread)
 
     def feature(self) -> cv2.SIFT:
         """OpenCV's detector with these settings; it finds all keypoints."""
@@ -47,6 +57,23 @@ class FeatureDetector:
     def __call__(self, gray: FloatArray) -> Keypoints:
         keypoints = Keypoints.from_opencv(self.feature.detect(to_bytes(gray), None))
         return keypoints.strongest(len(keypoints) if self.max_keypoints is None else self.max_keypoints)
+
+
+def select_keypoints(keypoints: Keypoints, count: int, spread: float = DEFAULT_SPREAD) -> Keypoints:
+    """At most ``count`` keypoints, strongest first, with a fraction ``spread`` of them divided evenly among size bands.
+
+    The strongest keypoints of a photo are mostly small, and a small keypoint has no counterpart where the same thing is
+    seen at a third of the size. Each band between ``SIZE_BANDS`` first gets its strongest keypoints up to its part; the
+    rest, also of bands that have too few, goes to the strongest of any size.
+    """
+    order = np.argsort(-keypoints.response, kind="stable")
+    band = np.searchsorted(SIZE_BANDS, keypoints.size[order])
+    quota = round(spread * count / (len(SIZE_BANDS) + 1))
+    granted = np.zeros(len(order), np.bool_)
+    for number in range(len(SIZE_BANDS) + 1):
+        granted[np.flatnonzero(band == number)[:quota]] = True
+    chosen = np.argsort(~granted, kind="stable")[:count]
+    return keypoints[order[np.sort(chosen)]]
 
 
 Detector: TypeAlias = Callable[[FloatArray], Keypoints]

@@ -64,13 +64,13 @@ class KeypointSource:
 
 
 def open_source(
-    text: str, most: int, contrast: float, fixed_size: FixedSize = None, device: str = "cpu"
+    text: str, most: int, contrast: float, fixed_size: FixedSize = None, device: str = "cpu", spread: float = 0
 ) -> KeypointSource:
-    """At most ``most`` keypoints of an image by the detector of a spec; ``contrast`` is SIFT's threshold."""
+    """At most ``most`` keypoints of an image by the detector of a spec; ``contrast`` and ``spread`` are SIFT's."""
     spec = parse_spec(text, "detector")
     if spec.head == "sift":
         spec.options({})
-        return sift_source(most, contrast, fixed_size)
+        return sift_source(most, contrast, fixed_size, spread)
     if spec.name == "opencv":
         return KeypointSource(*open_opencv_detector(spec, most), fixed_size)
     if spec.name == "kornia":
@@ -80,6 +80,8 @@ def open_source(
     raise spec.error(f"unknown name '{spec.head}' (known: sift, opencv:NAME, kornia:NAME)")
 
 
-def sift_source(keypoints: int, contrast: float, fixed_size: FixedSize = None) -> KeypointSource:
+def sift_source(keypoints: int, contrast: float, fixed_size: FixedSize = None, spread: float = 0) -> KeypointSource:
     identity = {"kind": "sift", "keypoints": keypoints, "contrast": contrast, "opencv": cv2.__version__}
-    return KeypointSource(SiftDetector(keypoints, contrast), identity, fixed_size)
+    if spread:  # results of detectors without it stay comparable with earlier ones
+        identity["spread"] = spread
+    return KeypointSource(SiftDetector(keypoints, contrast, spread=spread), identity, fixed_size)

