@@ -48,12 +48,12 @@ class _Disk:
                 import fcntl
 
                 fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if mode == "w":
-                os.ftruncate(self._handle, 0)
         except OSError:
             os.close(self._handle)
             raise
         self._end = os.fstat(self._handle).st_size
+        if mode == "w":
+            self.truncate(0)
 
     def close(self) -> None:
         os.close(self._handle)
