@@ -77,33 +77,34 @@ def match(
     found = match_and_verify(ours, theirs, model, matching, estimation, cameras=cameras, device=device)
     if as_json:
         images = {key: _image(path, each) for key, path, each in (("a", first, ours), ("b", second, theirs))}
-        click.echo(json.dumps({**images, "threshold": estimation.threshold, **found.to_dict()}, indent=1))
+        click.echo(json.dumps({**images, **found.to_dict()}, indent=1))
     else:
         for path, each in ((first, ours), (second, theirs)):
             click.echo(f"{path}: {each.image_size[0]} x {each.image_size[1]}, {len(each)} keypoints")
-        click.echo(_text(found, estimation.threshold))
+        click.echo(_text(found))
     if h5:
         _store(h5, names, (ours, theirs), extractor.settings, found)
     if output:
         _draw(output, first, second, found)
     if html:
-        _write_page(html, (first, second), (ours, theirs), found, extractor, matching, estimation.threshold, cameras)
+        _write_page(html, (first, second), (ours, theirs), found, extractor, matching, found.threshold or 0.0, cameras)
     for written in (h5, output, html):
         if written:
             click.echo(f"wrote {written}", err=as_json)
 
 
-def _text(found: VerifiedMatches, threshold: float) -> str:
+def _text(found: VerifiedMatches) -> str:
     """The result in a few lines."""
     from logpolar.geometry.verification import MODEL_NAMES
 
     geometry, lines = found.geometry, [f"{len(found.matches)} matches"]
     if found.model == "none":
         return lines[0]
-    agreeing = f"{geometry.inlier_count} of them agree with one {MODEL_NAMES[found.model]} ({threshold:g} px)"
+    agree = f"of them agree with one {MODEL_NAMES[found.model]} ({found.threshold:g} px)"
     if not geometry.common_scene:
-        return "\n".join([*lines, f"no common scene found: {agreeing}, no more than chance explains"])
-    lines.append(agreeing)
+        reason = f"{geometry.inlier_count} {agree}, no more than by chance"
+        return "\n".join([*lines, f"no common scene found: {reason if geometry.inlier_count else 'no agreement'}"])
+    lines.append(f"{geometry.inlier_count} {agree}")
     if pose := found.pose:
         angle, axis = pose.axis_angle
         lines.append(f"rotation: {angle:.2f} degrees about ({_numbers(axis)})")
