@@ -18,6 +18,10 @@ DEFAULT_MAX_KEYPOINTS = 2048
 DEFAULT_MAX_SIZE = 1600
 """Longer side, in pixels, to which larger images are downscaled first."""
 
+DEFAULT_MEGAPIXELS = 500
+MEGAPIXELS_VARIABLE = "LOGPOLAR_MAX_MEGAPIXELS"
+"""Larger images are refused, and the environment variable that sets another limit."""
+
 DEFAULT_MIN_SIZE = 0
 """Longer side, in pixels, to which smaller images are enlarged first; 0 never does."""
 
