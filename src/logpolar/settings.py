@@ -31,6 +31,9 @@ DEFAULT_SPREAD = 0.0
 DEFAULT_RATIO = 0.9
 """Ratio test: largest accepted best distance over second best."""
 
+DEFAULT_PAIR_RATIO = 0.95
+"""The same where neighbouring matches must agree, too."""
+
 DEFAULT_THRESHOLDS = {"pose": 1.0, "fundamental": 1.5, "homography": 3.0}
 """Largest error of an inlier by model, in pixels of the image as described."""
 
