@@ -53,9 +53,11 @@ OLD = {"estimator": "opencv", "spread": 0.0, "min_size": 0}
 """The options of version 0.1; the steps replace them one after the other."""
 
 STEPS: dict[str, dict[str, Any]] = {
-    "0.1": {},
+    "0.1": {"estimator": "opencv", "ratio": 0.9, "filter": "none", "guided": False, "spread": 0.0, "min_size": 0},
     "1 PoseLib": {"estimator": "poselib"},
     "2 spread": {"spread": 1.0},
+    "3 consensus": {"ratio": 0.95, "filter": "auto"},
+    "4 guided": {"guided": True},
     "5 min_size": {"min_size": 1024},
 }
 
@@ -111,7 +113,7 @@ def measure(
         errors[scene.name] = [result.errors for result in found.results]
         counts["matches"] += [result.matches for result in found.results]
         counts["inliers"] += [result.inliers for result in found.results]
-        counts["keypoints"] += [len(images[row].xy) for _, row in prepared.pairs]
+        counts["keypoints"] += [len(images[row].keypoints) for _, row in prepared.pairs]
     return errors, {name: float(np.median(values)) for name, values in counts.items()}
 
 
