@@ -16,7 +16,7 @@ from synthetic_world import standard_world
 
 
 def open_few(max_keypoints: int = 300, threads: int = 0):
-    return Extractor("logpolar-96", max_keypoints=max_keypoints, max_size=None, threads=threads)
+    return Extractor("logpolar-96-small", max_keypoints=max_keypoints, max_size=None, threads=threads)
 
 
 def make_scene(place: Path) -> Path:

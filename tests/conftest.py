@@ -7,6 +7,7 @@ import shutil
 import signal
 import warnings
 from importlib import resources
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -19,6 +20,16 @@ from synthetic_world import standard_world, write_workspace
 # Set before torch is imported. Sums then have one order: runs are equal to the last bit. And the tensors of tests are
 # small and every core has a process of its own, so that threads would take three times as long.
 os.environ["OMP_NUM_THREADS"] = "1"
+
+# Every process of pytest-xdist gets a core, so that libraries which count cores start one thread each: two processes
+# with two busy threads on each of two cores wait for one another.
+if hasattr(os, "sched_setaffinity") and (worker := os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")):
+    available = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {available[int(worker) % len(available)]})
+
+# Thousands of small files are flushed to the disk. In memory, where there is room, that takes no time.
+if Path("/dev/shm").is_dir() and shutil.disk_usage("/dev/shm").free > 4e9:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/dev/shm")
 
 # Scripts start background jobs with Ctrl-C ignored, and the processes that tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 
 import cv2
@@ -92,6 +92,7 @@ class Quad:
         shift = np.outer(camera.translation, [0, 0, 1])
         return camera.intrinsics @ (camera.rotation @ frame + shift)
 
+    @lru_cache(4096)  # noqa: B019 -- worlds are few, and tests ask for the same cameras again and again
     def from_pixel(self, camera: Pinhole) -> np.ndarray:
         """Matrix (3, 3) from (x, y, 1) to (a, b, 1) / depth; zero for a quad seen edge-on, which no ray hits."""
         matrix = self.to_pixel(camera)

@@ -131,7 +131,7 @@ class TestKeypoints:
         model = load_model("logpolar-96-small")
         describer = open_describer(model, runtime=name)
         random = np.random.default_rng(0)
-        keypoints = Keypoints.from_points(random.uniform(0, 512, (300, 2)))
+        keypoints = Keypoints.from_points(random.uniform(0, 512, (100, 2)))
         expected = describer.describe(gray, keypoints)
 
         def broken(self, keypoints, pattern):
@@ -147,7 +147,7 @@ class TestKeypoints:
     @pytest.mark.parametrize("name", ["onnxruntime", "openvino", "torch"])
     def test_of_several_threads_are_not_mixed_up(self, gray, name):
         describer = open_describer(load_model("logpolar-96-small"), runtime=name)
-        sets = [Keypoints.from_points(np.random.default_rng(seed).uniform(0, 512, (300, 2))) for seed in range(4)]
+        sets = [Keypoints.from_points(np.random.default_rng(seed).uniform(0, 512, (100, 2))) for seed in range(4)]
         expected = [describer.describe(gray, keypoints) for keypoints in sets]
         with ThreadPoolExecutor(4) as threads:
             found = list(threads.map(lambda number: describer.describe(gray, sets[number % 4]), range(12)))

@@ -19,7 +19,7 @@ from logpolar.sfm.database_files import copy_database
 from logpolar.sfm.export import export_database
 from logpolar.sfm.redescription import RedescriptionOptions, redescribe_database
 
-open_given = partial(Extractor, "logpolar-96", max_size=None)
+open_given = partial(Extractor, "logpolar-96-small", max_size=None)
 open_cheap = partial(Extractor, "paper-cartesian-12", max_size=None)
 
 ROWS = np.array([[40.5, 30.5, 3, 0.5], [80, 60, 5, -2], [100.25, 20, 2, 3]], np.float32)

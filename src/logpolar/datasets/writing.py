@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -131,34 +131,46 @@ def _append_rows(file: Any, table: str, **columns: Sequence[Any] | NDArray[Any])
     return [_append(file[table][name], values) for name, values in columns.items()][-1]
 
 
+def _spans(start: int, lengths: Iterable[int]) -> NDArray[np.int64]:
+    """Start and end (N, 2) of pieces that follow one another."""
+    ends = start + np.cumsum(list(lengths))
+    return np.stack([np.array([start, *ends[:-1]]), ends], axis=1)
+
+
 def _append_images(file: Any, records: Sequence[ImageRecord]) -> None:
-    for record in records:
-        points = record.keypoints
-        keypoints = _append_rows(
-            file,
-            "keypoints",
-            xy=points.xy,
-            size=points.size,
-            angle=np.round(points.angle.astype(np.float64), 2) % 360,  # 359.999 rounds to 360, which is 0
-            response=points.response,
-            depth=np.full(len(points), np.nan, np.float32) if record.depth is None else record.depth,
-        )
-        data, picture = (
-            _append(file["bytes"], np.frombuffer(each, np.uint8)) for each in (record.data, record.depth_picture)
-        )
-        _append_rows(
-            file,
-            "images",
-            name=[record.name],
-            path=[record.path],
-            part=[SPLITS.index(record.split)],
-            size=[record.size],
-            keypoints=[keypoints],
-            data=[data],
-            depth=[picture],
-            rejects=[[record.rejects.get(cause, 0) for cause in IMAGE_CAUSES]],
-            camera=[np.full((3, 7), np.nan) if record.camera is None else record.camera.table],
-        )
+    if not records:
+        return
+    points = [record.keypoints for record in records]
+    angle = np.concatenate([each.angle for each in points]).astype(np.float64)
+    depth = [
+        np.full(len(record.keypoints), np.nan, np.float32) if record.depth is None else record.depth
+        for record in records
+    ]
+    first_row, _ = _append_rows(
+        file,
+        "keypoints",
+        xy=np.concatenate([each.xy for each in points]),
+        size=np.concatenate([each.size for each in points]),
+        angle=np.round(angle, 2) % 360,  # 359.999 rounds to 360, which is 0
+        response=np.concatenate([each.response for each in points]),
+        depth=np.concatenate(depth),
+    )
+    pieces = [piece for record in records for piece in (record.data, record.depth_picture)]
+    first_byte, _ = _append(file["bytes"], np.frombuffer(b"".join(pieces), np.uint8))
+    spans = _spans(first_byte, map(len, pieces))
+    _append_rows(
+        file,
+        "images",
+        name=[record.name for record in records],
+        path=[record.path for record in records],
+        part=[SPLITS.index(record.split) for record in records],
+        size=[record.size for record in records],
+        keypoints=_spans(first_row, map(len, points)),
+        data=spans[::2],
+        depth=spans[1::2],
+        rejects=[[record.rejects.get(cause, 0) for cause in IMAGE_CAUSES] for record in records],
+        camera=[np.full((3, 7), np.nan) if record.camera is None else record.camera.table for record in records],
+    )
 
 
 def _append_pairs(file: Any, records: Sequence[PairRecord], numbers: Mapping[str, int]) -> None:
@@ -173,11 +185,10 @@ def _append_pairs(file: Any, records: Sequence[PairRecord], numbers: Mapping[str
         log_scale_ratio=np.concatenate([each.log_scale_ratio for each in found]),
         angle_residual=np.concatenate([each.angle_residual for each in found]),
     )
-    ends = start + np.cumsum([len(each) for each in found])
     _append_rows(
         file,
         "pairs",
         images=np.array([(numbers[record.first], numbers[record.second]) for record in records]),
-        correspondences=np.stack([np.array([start, *ends[:-1]]), ends], axis=1),
+        correspondences=_spans(start, map(len, found)),
         rejects=np.array([[record.rejects.get(cause, 0) for cause in PAIR_CAUSES] for record in records]),
     )

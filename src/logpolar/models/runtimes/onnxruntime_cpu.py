@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from logpolar.distributed import cores
 from logpolar.errors import ModelError, in_one_line
 from logpolar.models.files import Model
 from logpolar.models.runtimes.base import PatchDescriber, check_variant
@@ -24,7 +25,7 @@ class OnnxruntimeDescriber(PatchDescriber):
         model.check_graph()
         self.chunk, self.sampling = chunk, model.sampling
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
+        options.intra_op_num_threads = threads or cores()
         options.log_severity_level = 3
         values = [onnxruntime.OrtValue.ortvalue_from_numpy(weight) for weight in model.weights.values()]
         try:
