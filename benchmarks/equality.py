@@ -265,7 +265,7 @@ def estimate(extractor: Any, first: Path, second: Path) -> Found:
     geometries = {
         "homography": logpolar.estimate_homography(a, b, threshold=3.0),
         "fundamental": logpolar.estimate_fundamental(a, b, threshold=3.0),
-        "essential": logpolar.estimate_essential(a, b, camera, camera, threshold=1.0),
+        "essential": logpolar.estimate_pose(a, b, camera, camera, threshold=1.0),
     }
     found = {"matches/indices": pack(matches.indices), "matches/distances": pack(matches.distances)}
     for name, geometry in geometries.items():

@@ -38,7 +38,8 @@ from numpy.typing import NDArray
 from logpolar.evaluation.options import PhototourismOptions
 from logpolar.evaluation.phototourism import read_views
 from logpolar.evaluation.posed_scenes import PosedImage, PosedScene
-from logpolar.evaluation.poses import match_errors
+from logpolar.evaluation.poses import estimate_errors
+from logpolar.geometry.two_view import estimate_pose
 from pose import VIEWS, Interval, draw, mean_of_scenes
 
 KEYPOINTS = 2048
@@ -200,8 +201,8 @@ def score(work: Work, methods: list[str], threshold: float) -> dict[str, Any]:
                     with np.load(work.file(method, scene, view, first, second)) as stored:
                         points = stored["first"].astype(np.float64), stored["second"].astype(np.float64)
                     cameras = images[first].camera, images[second].camera
-                    found = match_errors(*cameras, *points, threshold, "poselib")[0]
-                    errors.setdefault(scene, []).append(found)
+                    pose = estimate_pose(*points, *(camera.matrix for camera in cameras), threshold=threshold)
+                    errors.setdefault(scene, []).append(estimate_errors(*cameras, pose))
             if errors:
                 table.setdefault(method, {})[view] = summary(errors)
     return table

@@ -36,7 +36,8 @@ from logpolar.distributed import in_processes
 from logpolar.evaluation.cache import Uncached
 from logpolar.evaluation.descriptors.registry import open_method
 from logpolar.evaluation.metrics import ranks
-from logpolar.evaluation.poses import PoseScore, match_errors
+from logpolar.evaluation.poses import PoseScore, estimate_errors
+from logpolar.geometry.two_view import estimate_pose
 from logpolar.keypoints import Keypoints
 from logpolar.storage.documents import versions
 from logpolar.types import FloatArray
@@ -148,7 +149,9 @@ def match_pair(task: PairTask) -> PairResult:
     errors, matches = [], []
     for most in task.ratios:
         keep = ratio <= most
-        errors.append(match_errors(cameras[0], cameras[1], xy[0][keep], xy[1][keep], task.threshold)[0])
+        matrices = cameras[0].matrix, cameras[1].matrix
+        pose = estimate_pose(xy[0][keep], xy[1][keep], *matrices, threshold=task.threshold)
+        errors.append(estimate_errors(cameras[0], cameras[1], pose))
         matches.append(int(keep.sum()))
     return PairResult(hits, len(found), errors, matches)
 

@@ -30,7 +30,7 @@ def make_features(number: int, count: int = 20) -> KnownFeatures:
     keypoints = Keypoints.from_points(
         random.uniform(0, 480, (count, 2)), random.uniform(2, 9, count), random.uniform(0, 360, count)
     )
-    return KnownFeatures(keypoints, descriptors.astype(np.float32), (640, 480), tuple(order.tolist()))
+    return KnownFeatures(keypoints, descriptors.astype(np.float32), (640, 480), order=tuple(order.tolist()))
 
 
 def true_matches(first: int, second: int) -> list[list[int]]:

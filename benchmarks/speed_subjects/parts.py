@@ -120,7 +120,8 @@ def matching(settings: Settings) -> Subject:
         return lambda: match(first, second, *arguments)
 
     def on_torch() -> Work:
-        from logpolar.matching.nearest import MatchingOptions, _select
+        from logpolar.matching.nearest import _select
+        from logpolar.matching.options import MatchingOptions
         from logpolar.matching.torch_nearest import nearest_on_device
 
         first, second = tensors()

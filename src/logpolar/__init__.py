@@ -25,17 +25,23 @@ if TYPE_CHECKING:
     from logpolar.features.extractor import Extractor as Extractor
     from logpolar.features.features import Features as Features
     from logpolar.features.files import FeatureFile as FeatureFile
+    from logpolar.geometry.intrinsics import Intrinsics as Intrinsics
+    from logpolar.geometry.options import EstimationOptions as EstimationOptions
     from logpolar.geometry.two_view import Geometry as Geometry
-    from logpolar.geometry.two_view import estimate_essential as estimate_essential
+    from logpolar.geometry.two_view import RelativePose as RelativePose
     from logpolar.geometry.two_view import estimate_fundamental as estimate_fundamental
     from logpolar.geometry.two_view import estimate_homography as estimate_homography
+    from logpolar.geometry.two_view import estimate_pose as estimate_pose
+    from logpolar.geometry.verification import VerifiedMatches as VerifiedMatches
+    from logpolar.geometry.verification import match_and_verify as match_and_verify
     from logpolar.keypoints import Keypoints as Keypoints
     from logpolar.keypoints.detection import FeatureDetector as FeatureDetector
     from logpolar.keypoints.detection import SiftDetector as SiftDetector
     from logpolar.matching.files import MatchFile as MatchFile
     from logpolar.matching.nearest import Matches as Matches
-    from logpolar.matching.nearest import MatchingOptions as MatchingOptions
     from logpolar.matching.nearest import match_descriptors as match_descriptors
+    from logpolar.matching.nearest import match_features as match_features
+    from logpolar.matching.options import MatchingOptions as MatchingOptions
     from logpolar.models import load_model as load_model
     from logpolar.models import shipped_models as shipped_models
     from logpolar.sampling import Cartesian as Cartesian
@@ -57,11 +63,21 @@ _NAMES = {
     "features.extractor": ("Extractor",),
     "features.features": ("Features",),
     "features.files": ("FeatureFile",),
-    "geometry.two_view": ("Geometry", "estimate_essential", "estimate_fundamental", "estimate_homography"),
+    "geometry.intrinsics": ("Intrinsics",),
+    "geometry.options": ("EstimationOptions",),
+    "geometry.two_view": (
+        "Geometry",
+        "RelativePose",
+        "estimate_fundamental",
+        "estimate_homography",
+        "estimate_pose",
+    ),
+    "geometry.verification": ("VerifiedMatches", "match_and_verify"),
     "keypoints": ("Keypoints",),
     "keypoints.detection": ("FeatureDetector", "SiftDetector"),
     "matching.files": ("MatchFile",),
-    "matching.nearest": ("Matches", "MatchingOptions", "match_descriptors"),
+    "matching.nearest": ("Matches", "match_descriptors", "match_features"),
+    "matching.options": ("MatchingOptions",),
     "models": ("load_model", "shipped_models"),
     "sampling": ("Cartesian", "LogPolar", "sample_patches"),
     "viewing.drawing": ("draw_matches",),

@@ -56,6 +56,8 @@ def check_settings(settings: Any) -> None:
     for each in (each for each in fields(settings) if each.metadata):
         value, low, high = getattr(settings, each.name), each.metadata["low"], each.metadata["high"]
         choices = each.metadata["choices"]
+        if value is None:  # a setting that is switched off
+            continue
         if choices is not None and value not in choices:
             raise ValueError(f"{each.name} must be {' or '.join(choices)}, not {value!r}")
         if (low is not None and not value >= low) or (high is not None and not value <= high):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import cv2
@@ -138,6 +139,75 @@ def make_image(kind: str, path: Path, photo: np.ndarray) -> Path:
     path = path.with_suffix(".tif" if kind == "float" else ".png")
     assert cv2.imwrite(str(path), image)
     return path
+
+
+def line_starting(result, start: str) -> str:
+    return next(line for line in result.stdout.splitlines() if line.startswith(start))
+
+
+class TestPose:
+    CAMERA = "SIMPLE_PINHOLE,{},{},300,{},{}"
+
+    def test_is_printed(self, photos):
+        """A quarter turn in the image plane is one about the axis of the camera."""
+        cameras = self.CAMERA.format(240, 200, 120, 100), self.CAMERA.format(200, 240, 100, 120)
+        result = run_match(*photos, "--camera-a", cameras[0], "--camera-b", cameras[1])
+        assert "agree with one relative pose" in result.stdout
+        degrees, axis = line_starting(result, "rotation:").removeprefix("rotation: ").split(" degrees about ")
+        assert float(degrees) == pytest.approx(90, abs=1)
+        assert float(axis.strip("()").split(",")[2]) == pytest.approx(1, abs=0.01)
+
+    def test_from_exif(self, photos, tmp_path):
+        exif = PillowImage.Exif()
+        exif.get_ifd(0x8769)[0xA405] = 28
+        PillowImage.open(photos[0]).save(tmp_path / "exif.jpg", exif=exif)
+        result = run_match(tmp_path / "exif.jpg", photos[1], "--camera-a", "exif", "--camera-b", "exif")
+        assert_one_error(result, "second.png", "no focal length")
+        result = run_match(*[tmp_path / "exif.jpg"] * 2, "--camera-a", "exif", "--camera-b", "exif", "--json")
+        assert np.trace(json.loads(result.stdout)["rotation"]) == pytest.approx(3, abs=0.01)
+
+    @pytest.mark.parametrize(
+        ("cameras", "words"),
+        [
+            (("--camera-a", "nonsense", "--camera-b", "exif"), "not a camera"),
+            (("--camera-a", "PINHOLE,2,2,0,0,1,1", "--camera-b", "exif"), "focal length"),
+            (("--camera-b", "exif"), "--camera-a"),
+            (("--geometry", "pose"), "--camera-a"),
+        ],
+    )
+    def test_bad_cameras(self, photos, cameras, words):
+        assert_one_error(run_match(*photos, *cameras), words)
+
+
+class TestVerdict:
+    @pytest.fixture
+    def unrelated(self, photos, tmp_path, photo):
+        """The first photo and noise with a structure of its own."""
+        noise = np.random.default_rng(0).uniform(0, 255, (40, 50)).astype(np.uint8)
+        cv2.imwrite(str(tmp_path / "noise.png"), cv2.resize(noise, (250, 200), interpolation=cv2.INTER_CUBIC))
+        return photos[0], tmp_path / "noise.png"
+
+    def test_no_common_scene(self, unrelated, tmp_path):
+        result = run_match(*unrelated, "--ratio", 1, "-o", tmp_path / "m.png", "--h5", tmp_path / "m.h5")
+        assert result.exit_code == 0
+        assert line_starting(result, "no common scene found: ")
+        assert not (cv2.imread(str(tmp_path / "m.png")) == GREEN).all(axis=2).any()
+        with h5py.File(tmp_path / "m.h5") as file:
+            assert not file["first.png/noise.png"].attrs["common_scene"]
+        plain = json.loads(run_match(*unrelated, "--ratio", 1, "--json").stdout)
+        assert plain["common_scene"] is False
+
+    def test_common_scene(self, photos, tmp_path):
+        result = run_match(*photos, "--json", "--h5", tmp_path / "m.h5")
+        plain = json.loads(result.stdout)
+        assert plain["common_scene"] is True
+        assert plain["significance"] > 100
+        assert plain["a"]["width"], plain["b"]["height"] == (240, 240)
+        assert np.shape(plain["matrix"]) == (3, 3)
+        assert plain["inliers"] <= plain["matches"] < plain["a"]["keypoints"]
+        assert "m.h5" in result.stderr
+        with h5py.File(tmp_path / "m.h5") as file:
+            assert file["first.png/second.png"].attrs["common_scene"]
 
 
 class TestKindsOfImage:

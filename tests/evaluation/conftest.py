@@ -57,7 +57,7 @@ def true_images(castle_scene, castle_points, prepared) -> dict[int, DescribedIma
     own = np.random.default_rng(1).normal(size=(len(castle_points.xyz), 64)).astype(np.float32)
     own /= np.linalg.norm(own, axis=1, keepdims=True)
     return {
-        n: DescribedImage(castle_scene.images[n].camera, keypoints.xy, own[castle_points.seen[:, n]])
+        n: DescribedImage(castle_scene.images[n].camera, keypoints, own[castle_points.seen[:, n]])
         for n, keypoints in prepared.keypoints.items()
     }
 

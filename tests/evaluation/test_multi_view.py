@@ -9,6 +9,7 @@ import pytest
 from logpolar.evaluation.multi_view import evaluate_multi_view
 from logpolar.evaluation.options import PhototourismOptions
 from logpolar.evaluation.poses import NO_POSE, pose_error, relative_pose
+from logpolar.keypoints import Keypoints
 from logpolar.sfm.known_cameras import map_images
 
 OPTIONS = PhototourismOptions(bags_5=3, bags_10=0, bags_25=0)
@@ -25,14 +26,17 @@ class TestMultiView:
         assert evaluate_multi_view(prepared, true_images, OPTIONS) == result
 
     def test_shuffled_descriptors(self, prepared, wrong_images):
-        few = {n: replace(each, xy=each.xy[:60], descriptors=each.descriptors[:60]) for n, each in wrong_images.items()}
+        few = {
+            n: replace(each, keypoints=each.keypoints[:60], descriptors=each.descriptors[:60])
+            for n, each in wrong_images.items()
+        }
         result = evaluate_multi_view(replace(prepared, bags={3: [(0, 1, 2)]}), few, OPTIONS)
         assert result.score.maa10 < 0.1
         assert json.dumps(result.to_dict(), allow_nan=False)
 
     def test_an_image_without_matches_fails(self, prepared, true_images):
         """Four of its pairs: those of the others stay what they were."""
-        blank = replace(true_images[2], xy=np.zeros((0, 2), np.float32), descriptors=np.zeros((0, 64), np.float32))
+        blank = replace(true_images[2], keypoints=Keypoints.empty(), descriptors=np.zeros((0, 64), np.float32))
         result = evaluate_multi_view(prepared, {**true_images, 2: blank}, OPTIONS)
         (bag,) = result.bags[5]
         assert bag.registered == 4
@@ -68,7 +72,7 @@ class TestMultiView:
             for j in range(i + 1, 5):
                 rows = np.argwhere((own[i].descriptors @ own[j].descriptors.T) > 0.999)
                 matched[i, j] = rows
-        poses = map_images([image.camera for image in own], [image.xy for image in own], matched)
+        poses = map_images([image.camera for image in own], [image.keypoints.xy for image in own], matched)
         found = {n: replace(own[n].camera, rotation=pose[0], translation=pose[1]) for n, pose in poses.items()}
         for i, j in matched:
             truth = relative_pose(own[i].camera, own[j].camera)

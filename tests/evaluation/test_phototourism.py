@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import builtins
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from function_describer import uncached
-from logpolar.errors import MissingExtraError
 from logpolar.evaluation.cache import Uncached
 from logpolar.evaluation.descriptors.keypoint_sources import KeypointSource
 from logpolar.evaluation.descriptors.whole_features import WholeFeature
@@ -47,18 +45,6 @@ class TestDetected:
         ready = prepare_scene(castle_scene, replace(OPTIONS, pairs=1))
         with pytest.raises(ValueError, match="finite"):
             describe_images(ready, uncached(lambda view, points: np.full((len(points), 8), np.nan, np.float32)))
-
-    def test_without_poselib(self, castle_scene, monkeypatch):
-        imported = builtins.__import__
-
-        def refuse(name, *arguments):
-            if name == "poselib":
-                raise ImportError(name)
-            return imported(name, *arguments)
-
-        monkeypatch.setattr(builtins, "__import__", refuse)
-        with pytest.raises(MissingExtraError, match=r"logpolar\[poselib\]"):
-            prepare_scene(castle_scene, replace(OPTIONS, estimator="poselib"))
 
 
 class TestResults:

@@ -14,15 +14,15 @@ from logpolar.evaluation.options import PhototourismOptions
 from logpolar.evaluation.poses import (
     NO_POSE,
     PoseScore,
+    estimate_errors,
     evaluate_stereo,
-    find_pose,
     fractions_within,
-    match_errors,
     pose_error,
     relative_pose,
     tune_ratio,
 )
 from logpolar.geometry.cameras import Camera
+from logpolar.geometry.two_view import estimate_pose
 from synthetic_world import Pinhole, standard_world
 
 OPTIONS = PhototourismOptions(bags_5=3, bags_10=0, bags_25=0)
@@ -43,7 +43,8 @@ class Pair:
 
     def errors(self, threshold: float = 1.0):
         cameras = self.first_camera, self.second_camera
-        return match_errors(*cameras, self.first_xy, self.second_xy, threshold)[0]
+        matrices = [camera.matrix for camera in cameras]
+        return estimate_errors(*cameras, estimate_pose(self.first_xy, self.second_xy, *matrices, threshold=threshold))
 
 
 @pytest.fixture(scope="module")
@@ -207,9 +208,6 @@ class TestStereo:
         assert ratio == 0.9
         assert maa[0.2] == 0 < maa[0.9]
 
-    def test_poselib(self, prepared, true_images):
-        pytest.importorskip("poselib")
-        result = evaluate_stereo(prepared, true_images, replace(OPTIONS, estimator="poselib"))
+    def test_estimators(self, prepared, true_images):
+        result = evaluate_stereo(prepared, true_images, replace(OPTIONS, estimator="opencv"))
         assert max(max(each.errors) for each in result.results) < 0.5
-        first, second = true_images[0], true_images[1]
-        assert find_pose(first.camera, second.camera, first.xy[:4], second.xy[:4], 1.0, "poselib") == (None, 0)

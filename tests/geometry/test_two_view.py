@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from logpolar.geometry.two_view import estimate_essential, estimate_fundamental, estimate_homography
+from logpolar.geometry.options import ESTIMATORS
+from logpolar.geometry.two_view import estimate_fundamental, estimate_homography, estimate_pose
 
 CAMERA = np.array([[800, 0, 320], [0, 820, 240], [0, 0, 1.0]])
 OTHER_CAMERA = np.array([[600, 0, 300], [0, 600, 200], [0, 0, 1.0]])
@@ -21,16 +22,18 @@ def project(camera, points):
     return image[:, :2] / image[:, 2:]
 
 
+TURN, SHIFT = rotation(12), np.array([-1.0, 0.2, 0.1])
+
+
 def two_views(noise: float = 0.0):
     """Points in depth seen by two cameras; the last third of the matches is wrong."""
     random = np.random.default_rng(0)
     world = random.uniform((-2, -1.5, 4), (2, 1.5, 9), (150, 3))
-    turn, shift = rotation(12), np.array([-1.0, 0.2, 0.1])
-    first, second = project(CAMERA, world), project(OTHER_CAMERA, world @ turn.T + shift)
+    first, second = project(CAMERA, world), project(OTHER_CAMERA, world @ TURN.T + SHIFT)
     second[100:] = random.uniform((0, 0), (600, 400), (50, 2))
     second += random.normal(0, noise, second.shape)
-    cross = np.array([[0, -shift[2], shift[1]], [shift[2], 0, -shift[0]], [-shift[1], shift[0], 0]])
-    return first, second, cross @ turn
+    cross = np.array([[0, -SHIFT[2], SHIFT[1]], [SHIFT[2], 0, -SHIFT[0]], [-SHIFT[1], SHIFT[0], 0]])
+    return first, second, cross @ TURN
 
 
 def assert_same_up_to_scale(matrix, expected, tolerance):
@@ -38,16 +41,18 @@ def assert_same_up_to_scale(matrix, expected, tolerance):
     assert min(np.abs(matrix - expected).max(), np.abs(matrix + expected).max()) < tolerance
 
 
-def test_homography():
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_homography(estimator):
     random = np.random.default_rng(0)
     truth = np.array([[0.4, -0.3, 200], [0.3, 0.45, 20], [1e-4, -2e-4, 1]])
     first = random.uniform(0, 500, (90, 2))
     second = project(truth, np.concatenate([first, np.ones((90, 1))], axis=1))
     second[60:] += random.uniform(20, 80, (30, 2))
-    found = estimate_homography(first.astype(np.float32), second.astype(np.float32))
+    found = estimate_homography(first.astype(np.float32), second.astype(np.float32), estimator=estimator)
     assert_same_up_to_scale(found.matrix, truth, 1e-4)
     assert found.inliers.tolist() == [True] * 60 + [False] * 30
     assert found.inlier_count == 60
+    assert found.common_scene
 
 
 def test_homography_is_refined_on_the_precise_inliers():
@@ -63,27 +68,58 @@ def test_homography_is_refined_on_the_precise_inliers():
     assert found.inlier_count == 200
 
 
-def test_fundamental():
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_fundamental(estimator):
     first, second, essential = two_views(noise=0.2)
     truth = np.linalg.inv(OTHER_CAMERA).T @ essential @ np.linalg.inv(CAMERA)
-    found = estimate_fundamental(first, second)
+    found = estimate_fundamental(first, second, estimator=estimator)
     assert_same_up_to_scale(found.matrix, truth, 0.02)
     assert found.inliers[:100].mean() > 0.95
     assert found.inliers[100:].mean() < 0.15
+    assert found.common_scene
 
 
-def test_essential_with_two_different_cameras():
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_pose_with_two_different_cameras(estimator):
     first, second, truth = two_views(noise=0.2)
-    found = estimate_essential(first, second, CAMERA, OTHER_CAMERA)
+    found = estimate_pose(first, second, CAMERA, OTHER_CAMERA, estimator=estimator, threshold=1)
     assert_same_up_to_scale(found.matrix, truth, 0.02)
+    np.testing.assert_allclose(found.rotation, TURN, atol=0.01)
+    np.testing.assert_allclose(found.translation, SHIFT / np.linalg.norm(SHIFT), atol=0.03)
+    assert found.axis_angle[0] == pytest.approx(12, abs=0.5)
+    np.testing.assert_allclose(found.axis_angle[1], (0, 1, 0), atol=0.03)
     assert found.inliers[:100].mean() > 0.95
     assert found.inliers[100:].mean() < 0.15
+    assert found.common_scene
+
+
+def test_camera_strings_mean_the_same_as_matrices():
+    """COLMAP's principal point is half a pixel further."""
+    first, second, _ = two_views(noise=0.2)
+    names = "PINHOLE,640,480,800,820,320.5,240.5", "SIMPLE_PINHOLE 600 400 600 300.5 200.5"
+    by_name, by_matrix = (estimate_pose(first, second, *cameras) for cameras in (names, (CAMERA, OTHER_CAMERA)))
+    np.testing.assert_allclose(by_name.rotation, by_matrix.rotation, atol=1e-6)
+
+
+def test_threshold_is_in_pixels_of_the_images_as_described():
+    """Photos four times as large, described at the size of the others: the same inliers, in other pixels."""
+    first, second, _ = two_views(noise=0.5)
+    large = [(points + 0.5) * 4 - 0.5 for points in (first, second)]
+    plain, scaled = estimate_fundamental(first, second), estimate_fundamental(*large, scales=(0.25, 0.25))
+    np.testing.assert_array_equal(scaled.inliers, plain.inliers)
+    assert scaled.inlier_count > estimate_fundamental(*large).inlier_count
+    lines = np.concatenate([large[0], np.ones((150, 1))], axis=1) @ scaled.matrix.T
+    off = np.abs((lines * np.concatenate([large[1], np.ones((150, 1))], axis=1)).sum(axis=1))
+    assert (off / np.linalg.norm(lines[:, :2], axis=1))[:100].max() < 4 * 4
+    cameras = [np.diag([4, 4, 1.0]) @ camera for camera in (CAMERA, OTHER_CAMERA)]
+    posed = estimate_pose(*large, *cameras, scales=(0.25, 0.25))
+    assert posed.inlier_count > estimate_pose(*large, *cameras).inlier_count
 
 
 ESTIMATES = [
     estimate_homography,
     estimate_fundamental,
-    lambda a, b: estimate_essential(a, b, CAMERA, OTHER_CAMERA),
+    lambda a, b, **options: estimate_pose(a, b, CAMERA, OTHER_CAMERA, **options),
 ]
 
 
@@ -97,19 +133,41 @@ def test_too_few_points_give_no_matrix(estimate, count):
 
 
 @pytest.mark.parametrize("estimate", ESTIMATES)
-def test_points_all_at_one_place(estimate):
-    points = np.full((20, 2), 7.0)
+def test_points_at_one_place_or_on_a_line_give_no_matrix(estimate):
+    for points in (np.full((40, 2), 7.0), np.linspace(0, 100, 40)[:, None] * (1, 2)):
+        found = estimate(points, points)
+        assert found.matrix is None
+        assert found.inliers.tolist() == [False] * 40
+        assert not found.common_scene
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("estimate", ESTIMATES)
+def test_points_that_are_not_finite_are_left_out(estimate, estimator):
+    points = np.random.default_rng(0).uniform(0, 500, (60, 2))
+    broken = points.copy()
+    broken[:5], broken[5] = np.nan, np.inf
+    found = estimate(points, broken, estimator=estimator)
+    assert not found.inliers[:6].any()
+    assert found.inliers[6:].mean() > 0.9
+
+
+@pytest.mark.parametrize("estimate", ESTIMATES)
+def test_identical_images_are_a_common_scene(estimate):
+    points = np.random.default_rng(0).uniform(0, 500, (60, 2))
     found = estimate(points, points)
-    assert len(found.inliers) == 20
-    assert found.matrix is None or np.isfinite(found.matrix).all()
+    assert found.inlier_count == 60
+    assert found.common_scene
 
 
 def test_different_numbers_of_points_are_refused():
-    with pytest.raises(ValueError, match="3 points"):
+    with pytest.raises(ValueError, match=r"\(3, 2\) and \(4, 2\)"):
         estimate_homography(np.zeros((3, 2)), np.zeros((4, 2)))
 
 
-def test_the_same_points_give_the_same_result():
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_the_seed_decides(estimator):
     first, second, _ = two_views(noise=0.5)
-    results = [estimate_fundamental(first, second) for _ in range(2)]
-    np.testing.assert_array_equal(results[0].matrix, results[1].matrix)
+    found = [estimate_fundamental(first, second, estimator=estimator, seed=seed) for seed in (3, 3)]
+    np.testing.assert_array_equal(found[0].matrix, found[1].matrix)
+    assert found[0].significance == found[1].significance

@@ -19,7 +19,8 @@ from logpolar.matching.files import (
     match_pairs,
     open_matches,
 )
-from logpolar.matching.nearest import Matches, MatchingOptions
+from logpolar.matching.nearest import Matches
+from logpolar.matching.options import MatchingOptions
 from logpolar.matching.pairs import exhaustive_pairs
 
 PAIRS = exhaustive_pairs(NAMES)
@@ -65,7 +66,7 @@ class TestMatching:
                 raise KeyboardInterrupt
             return Matches(np.zeros((0, 2), np.int32), np.zeros(0, np.float32))
 
-        monkeypatch.setattr(match_files, "match_descriptors", stop_at_the_second)
+        monkeypatch.setattr(match_files, "match_features", stop_at_the_second)
         with pytest.raises(KeyboardInterrupt):
             match_pairs(features, tmp_path / "m.h5", PAIRS)
         with MatchFile(tmp_path / "m.h5") as file:

@@ -3,8 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from logpolar.features.features import Features
+from logpolar.keypoints import Keypoints
 from logpolar.matching import nearest as matching
-from logpolar.matching.nearest import MatchingOptions, match_descriptors
+from logpolar.matching.nearest import match_descriptors, match_features
+from logpolar.matching.options import MatchingOptions
 
 
 def unit_vectors(count: int, seed: int, size: int = 16) -> np.ndarray:
@@ -71,3 +74,17 @@ def test_options_as_keywords():
     assert match_descriptors(first, second, MatchingOptions(0.95), mutual=False).indices.tolist() == expected
     with pytest.raises(TypeError, match="rato"):
         match_descriptors(first, second, rato=0.9)
+
+
+def test_features_are_filtered():
+    """All matches but one turn by 20 degrees."""
+    random = np.random.default_rng(0)
+    descriptors, angle = unit_vectors(40, 0), np.full(40, 20.0)
+    angle[7] = 200
+    xy = random.uniform(0, 300, (40, 2))
+    first = Features(Keypoints.from_points(xy, 4.0), descriptors, (300, 300))
+    second = Features(Keypoints.from_points(xy, 4.0, angle), descriptors, (300, 300))
+    assert len(match_features(first, second, filter="none")) == 40
+    kept = match_features(first, second, filter="consensus")
+    assert kept.indices[:, 0].tolist() == [row for row in range(40) if row != 7]
+    assert len(kept.distances) == 39

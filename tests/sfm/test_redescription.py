@@ -14,7 +14,7 @@ from colmap_databases import arrays, digest, image_numbers, pair_number, query, 
 from logpolar.errors import LogpolarError, StorageError
 from logpolar.features.extractor import Extractor
 from logpolar.keypoints import Keypoints
-from logpolar.matching.nearest import MatchingOptions
+from logpolar.matching.options import MatchingOptions
 from logpolar.sfm.database_files import copy_database
 from logpolar.sfm.export import export_database
 from logpolar.sfm.redescription import RedescriptionOptions, redescribe_database
@@ -199,7 +199,7 @@ def test_a_second_run_continues(photos, tmp_path, monkeypatch):
 
     source = write_database(tmp_path / "old.db", "3.11", some_images(), pairs=[(5, 6)])
     with monkeypatch.context() as patch:
-        patch.setattr(match_files, "match_descriptors", lambda *arguments, **options: pytest.fail("stopped here"))
+        patch.setattr(match_files, "match_features", lambda *arguments, **options: pytest.fail("stopped here"))
         with pytest.raises(pytest.fail.Exception):
             redescribe(source, photos, tmp_path / "new.db")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new.db.features.h5", "new.db.matches.h5", "old.db"]

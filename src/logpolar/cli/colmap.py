@@ -13,11 +13,11 @@ from logpolar.cli.options import (
     extractor_opener,
     jobs_option,
     pairs_file_option,
-    ratio_option,
     take_extraction,
 )
 from logpolar.cli.settings import make_settings, settings_options
 from logpolar.errors import LogpolarError
+from logpolar.matching.options import MatchingOptions
 from logpolar.sfm.export import ExportOptions
 from logpolar.sfm.redescription import RedescriptionOptions
 
@@ -75,24 +75,23 @@ def export(
 @description_options
 @settings_options(RedescriptionOptions)
 @pairs_file_option
-@ratio_option
+@settings_options(MatchingOptions)
 @jobs_option
 @_overwrite
-def redescribe(database: Path, photos: Path, output: Path, pairs: Path | None, ratio: float, **settings: Any) -> None:
+def redescribe(database: Path, photos: Path, output: Path, pairs: Path | None, **settings: Any) -> None:
     """Redescribe the keypoints of a COLMAP database; match, verify and write them to a new database.
 
     Cameras, images, rigs and keypoints are kept, with their stored scale and orientation. DATABASE itself is never
     changed. Rerun the command to resume.
     """
-    from logpolar.matching.nearest import MatchingOptions
     from logpolar.sfm.redescription import redescribe_database
 
     opener = extractor_opener(**take_extraction(settings))
     jobs, overwrite = settings.pop("jobs"), settings.pop("overwrite")
-    options = make_settings(RedescriptionOptions, settings)
+    options, matching = make_settings(RedescriptionOptions, settings), make_settings(MatchingOptions, settings)
     with continuing(output.with_name(f"{output.name}.features.h5")):
         report = redescribe_database(
-            database, photos, output, opener, options, MatchingOptions(ratio), pairs, jobs, overwrite, progress=True
+            database, photos, output, opener, options, matching, pairs, jobs, overwrite, progress=True
         )
     _print(output, report)
 

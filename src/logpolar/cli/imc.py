@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from logpolar.cli.options import ratio_option
 from logpolar.cli.settings import Number
 from logpolar.errors import LogpolarError
+from logpolar.settings import DEFAULT_RATIO
 
 
 @click.group(
@@ -35,7 +35,13 @@ def imc() -> None:
 @click.option("--authors", default="", help="Authors of the submission.")
 @click.option("--email", default="", help="Contact address.")
 @click.option("--description", default="", help="Short description of the method.")
-@ratio_option
+@click.option(
+    "--ratio",
+    type=Number(0, 1, min_open=True),
+    default=DEFAULT_RATIO,
+    show_default=True,
+    help="Ratio test; 1 for none.",
+)
 @click.option(
     "--threshold",
     type=Number(0, min_open=True),

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from logpolar.cli.options import extraction_options, open_extractor, ratio_option
-from logpolar.cli.settings import Number
+from logpolar.cli.options import extraction_options, open_extractor, take_extraction
+from logpolar.cli.settings import make_settings, settings_options
 from logpolar.errors import LogpolarError
-from logpolar.settings import DEFAULT_THRESHOLD
+from logpolar.geometry.options import EstimationOptions
+from logpolar.matching.options import MatchingOptions
 from logpolar.storage.atomic_io import check_output, check_picture
+
+if TYPE_CHECKING:
+    from logpolar.features.features import Features
+    from logpolar.geometry.verification import Cameras, VerifiedMatches
+
+_CAMERA = "Camera of the {} photo, to print the pose: 'exif', or as COLMAP writes it (PINHOLE,640,480,500,500,320,240)."
+
+_MODELS = {"fundamental": "fundamental matrix", "homography": "homography", "pose": "relative pose"}
 
 
 @click.command(epilog="Example: logpolar match a.jpg b.jpg -o matches.png --h5 matches.h5")
@@ -20,41 +30,128 @@ from logpolar.storage.atomic_io import check_output, check_picture
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="Picture of the matches (.png, .jpg, .webp).")
 @click.option("--h5", type=click.Path(path_type=Path), help="File for features and matches (HDF5, replaced).")
 @extraction_options
-@ratio_option
+@settings_options(MatchingOptions)
 @click.option(
     "--geometry",
-    type=click.Choice(["fundamental", "homography", "none"]),
-    default="fundamental",
-    show_default=True,
-    help="Geometry to verify matches with: fundamental for 3D scenes, homography for planar ones or a rotating camera.",
+    type=click.Choice(["fundamental", "homography", "pose", "none"]),
+    show_default="pose with cameras, otherwise fundamental",
+    help="Geometry to verify matches with: fundamental or pose for 3D scenes, homography for planar ones or a rotating "
+    "camera.",
 )
-@click.option(
-    "--threshold",
-    type=Number(0, min_open=True),
-    default=DEFAULT_THRESHOLD,
-    show_default=True,
-    help="Largest error of an inlier in pixels.",
-)
+@click.option("--camera-a", metavar="CAMERA", help=_CAMERA.format("first"))
+@click.option("--camera-b", metavar="CAMERA", help=_CAMERA.format("second"))
+@settings_options(EstimationOptions)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def match(
     first: Path,
     second: Path,
     output: Path | None,
     h5: Path | None,
-    ratio: float,
-    geometry: str,
-    threshold: float,
-    **extraction: Any,
+    geometry: str | None,
+    camera_a: str | None,
+    camera_b: str | None,
+    as_json: bool,
+    **values: Any,
 ) -> None:
-    """Match two photos and draw or store the result."""
-    import numpy as np
+    """Match two photos and draw or store the result.
 
-    from logpolar.geometry.two_view import Geometry, estimate_fundamental, estimate_homography
-    from logpolar.images import read_image
-    from logpolar.matching.files import PairWriter
-    from logpolar.matching.nearest import match_descriptors
-    from logpolar.viewing.drawing import draw_matches, write_picture
+    With cameras, the pose of the second photo relative to the first is printed: X_second = R X_first + t, x to the
+    right, y down, z forward. Two photos whose matches agree no better than chance are reported as such.
+    """
+    from logpolar.geometry.verification import match_and_verify
 
     names = _names(first, second)
+    _check_outputs(output, h5, first, second, names)
+    cameras = _cameras(first, second, camera_a, camera_b)
+    model = geometry or ("pose" if cameras else "fundamental")
+    if model == "pose" and not cameras:
+        raise LogpolarError("--geometry pose needs --camera-a and --camera-b")
+    matching, estimation = make_settings(MatchingOptions, values), make_settings(EstimationOptions, values)
+    device, extractor = values["device"], open_extractor(**take_extraction(values))
+    ours, theirs = extractor.extract(first), extractor.extract(second)
+    found = match_and_verify(ours, theirs, model, matching, estimation, cameras=cameras, device=device)
+    if as_json:
+        images = {key: _image(path, each) for key, path, each in (("a", first, ours), ("b", second, theirs))}
+        click.echo(json.dumps({**images, "threshold": estimation.threshold, **found.to_dict()}, indent=1))
+    else:
+        for path, each in ((first, ours), (second, theirs)):
+            click.echo(f"{path}: {each.image_size[0]} x {each.image_size[1]}, {len(each)} keypoints")
+        click.echo(_text(found, estimation.threshold))
+    if h5:
+        _store(h5, names, (ours, theirs), extractor.settings, found)
+    if output:
+        _draw(output, first, second, found)
+    for written in (h5, output):
+        if written:
+            click.echo(f"wrote {written}", err=as_json)
+
+
+def _text(found: VerifiedMatches, threshold: float) -> str:
+    """The result in a few lines."""
+    geometry, lines = found.geometry, [f"{len(found.matches)} matches"]
+    if found.model == "none":
+        return lines[0]
+    agreeing = f"{geometry.inlier_count} of them agree with one {_MODELS[found.model]} ({threshold:g} px)"
+    if not geometry.common_scene:
+        return "\n".join([*lines, f"no common scene found: {agreeing}, no more than chance explains"])
+    lines.append(agreeing)
+    if pose := found.pose:
+        angle, axis = pose.axis_angle
+        lines.append(f"rotation: {angle:.2f} degrees about ({_numbers(axis)})")
+        lines.append(f"translation: towards ({_numbers(pose.translation)})")
+    return "\n".join(lines)
+
+
+def _numbers(vector: Any) -> str:
+    return ", ".join(f"{value:.4f}" for value in vector)
+
+
+def _image(path: Path, features: Features) -> dict[str, Any]:
+    width, height = features.image_size
+    return {"image": str(path), "width": width, "height": height, "keypoints": len(features)}
+
+
+def _cameras(first: Path, second: Path, camera_a: str | None, camera_b: str | None) -> Cameras | None:
+    from logpolar.geometry.intrinsics import Intrinsics
+
+    if not camera_a and not camera_b:
+        return None
+    if not camera_a or not camera_b:
+        raise LogpolarError("a pose needs the cameras of both photos: --camera-a and --camera-b")
+    found = [
+        Intrinsics.from_exif(path) if text == "exif" else Intrinsics.parse(text)
+        for path, text in ((first, camera_a), (second, camera_b))
+    ]
+    return found[0], found[1]
+
+
+def _store(
+    path: Path, names: tuple[str, str], features: tuple[Features, Features], settings: Any, found: VerifiedMatches
+) -> None:
+    from logpolar.matching.files import PairWriter
+
+    with PairWriter(path, settings, overwrite=True) as writer:
+        for name, each in dict(zip(names, features, strict=True)).items():
+            writer.add(name, each)
+        common_scene = None if found.model == "none" else found.geometry.common_scene
+        writer.add_matches(*names, len(features[0]), found.matches, common_scene)
+
+
+def _draw(path: Path, first: Path, second: Path, found: VerifiedMatches) -> None:
+    from logpolar.images import read_image
+    from logpolar.viewing.drawing import draw_matches, write_picture
+
+    caption, good = "", found.geometry.inliers
+    if found.model != "none" and not found.geometry.common_scene:
+        caption, good = f"no common scene found ({len(found.matches)} matches)", good & False
+    elif found.model != "none":
+        caption = f"{found.geometry.inlier_count} of {len(found.matches)} matches agree"
+    write_picture(
+        path, draw_matches(read_image(first), read_image(second), found.first_xy, found.second_xy, good, caption)
+    )
+
+
+def _check_outputs(output: Path | None, h5: Path | None, first: Path, second: Path, names: tuple[str, str]) -> None:
     if output:
         check_picture(output, first, second)
     if h5:
@@ -62,33 +159,6 @@ def match(
         if output and h5.resolve() == output.resolve():
             raise LogpolarError(f"{h5}: the picture and the HDF5 file need different names")
         _check_replaceable(h5, names)
-    extractor = open_extractor(**extraction)
-    ours, theirs = extractor.extract(first), extractor.extract(second)
-    matches = match_descriptors(ours.descriptors, theirs.descriptors, ratio=ratio, device=extraction["device"])
-    here, there = ours.keypoints.xy[matches.indices[:, 0]], theirs.keypoints.xy[matches.indices[:, 1]]
-    if geometry == "none":
-        verified = Geometry(None, np.ones(len(matches), np.bool_))
-    elif geometry == "homography":
-        verified = estimate_homography(here, there, threshold)
-    else:
-        verified = estimate_fundamental(here, there, threshold)
-
-    for path, found in ((first, ours), (second, theirs)):
-        click.echo(f"{path}: {found.image_size[0]} x {found.image_size[1]}, {len(found)} keypoints")
-    click.echo(f"{len(matches)} matches")
-    if geometry != "none":
-        click.echo(f"{verified.inlier_count} of them agree with one {geometry} ({threshold:g} px)")
-    if h5:
-        with PairWriter(h5, extractor.settings, overwrite=True) as writer:
-            for name, found in {names[0]: ours, names[1]: theirs}.items():
-                writer.add(name, found)
-            writer.add_matches(*names, len(ours), matches)
-        click.echo(f"wrote {h5}")
-    if output:
-        caption = f"{verified.inlier_count} of {len(matches)} matches agree" if geometry != "none" else ""
-        picture = draw_matches(read_image(first), read_image(second), here, there, verified.inliers, caption)
-        write_picture(output, picture)
-        click.echo(f"wrote {output}")
 
 
 def _check_replaceable(path: Path, names: tuple[str, str]) -> None:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from logpolar.cli.options import continuing, device_option, jobs_option, pairs_file_option, ratio_option
+from logpolar.cli.options import continuing, device_option, jobs_option, pairs_file_option
 from logpolar.cli.settings import make_settings, settings_options
+from logpolar.matching.options import MatchingOptions
 from logpolar.matching.pairs import PairingOptions
 from logpolar.storage.atomic_io import check_output
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 @click.option("--output", "-o", type=click.Path(path_type=Path), required=True, help="Match file (HDF5) to add to.")
 @settings_options(PairingOptions)
 @pairs_file_option
-@ratio_option
+@settings_options(MatchingOptions)
 @device_option
 @jobs_option
 @click.option("--overwrite", is_flag=True, help="Replace an existing file instead of continuing it.")
@@ -34,11 +35,10 @@ def match_features(
     features: Path,
     output: Path,
     pairs: Path | None,
-    ratio: float,
     device: str,
     jobs: int,
     overwrite: bool,
-    **pairing: Any,
+    **settings: Any,
 ) -> None:
     """Match the images of a feature file (`logpolar extract` or hloc) into a match file in hloc's layout.
 
@@ -46,13 +46,14 @@ def match_features(
     """
     from logpolar.features.hloc import open_features
     from logpolar.matching.files import match_pairs
-    from logpolar.matching.nearest import MatchingOptions
 
     with open_features(features) as file:
-        chosen = choose(file, make_settings(PairingOptions, pairing), pairs)
+        chosen = choose(file, make_settings(PairingOptions, settings), pairs)
     check_output(output, features, *([pairs] if pairs else []))
     with continuing(output):
-        report = match_pairs(features, output, chosen, MatchingOptions(ratio), jobs, overwrite, True, device)
+        report = match_pairs(
+            features, output, chosen, make_settings(MatchingOptions, settings), jobs, overwrite, True, device
+        )
     skipped = f", {report.skipped} already present" if report.skipped else ""
     click.echo(f"{output}: added {report.done} of {len(chosen)} pairs with {report.matches} matches{skipped}")
 

@@ -17,7 +17,6 @@ from logpolar.settings import (
     DEFAULT_MAX_KEYPOINTS,
     DEFAULT_MAX_SIZE,
     DEFAULT_MODEL,
-    DEFAULT_RATIO,
     PRECISIONS,
     RUNTIMES,
     DetectionOptions,
@@ -111,14 +110,6 @@ jobs_option = click.option(
     help="Processes.",
 )
 
-
-ratio_option = click.option(
-    "--ratio",
-    type=Number(0, 1, min_open=True),
-    default=DEFAULT_RATIO,
-    show_default=True,
-    help="Ratio test: best over second best distance; 1 accepts all.",
-)
 
 pairs_file_option = click.option(
     "--pairs", type=click.Path(path_type=Path), help="Text file with two image names per line, instead of --pairing."

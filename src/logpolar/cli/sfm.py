@@ -14,10 +14,10 @@ from logpolar.cli.options import (
     extractor_opener,
     jobs_option,
     pairs_file_option,
-    ratio_option,
     take_extraction,
 )
 from logpolar.cli.settings import make_settings, settings_options
+from logpolar.matching.options import MatchingOptions
 from logpolar.sfm.mapper import MODELS, SfmReport
 from logpolar.sfm.pipeline import SUMMARY, SfmOptions
 
@@ -31,29 +31,24 @@ from logpolar.sfm.pipeline import SUMMARY, SfmOptions
 @extraction_options
 @settings_options(SfmOptions)
 @pairs_file_option
-@ratio_option
+@settings_options(MatchingOptions)
 @jobs_option
 @click.option("--overwrite", is_flag=True, help="Start over instead of resuming.")
-def sfm(
-    photos: Path, output: Path, pairs: Path | None, ratio: float, jobs: int, overwrite: bool, **settings: Any
-) -> None:
+def sfm(photos: Path, output: Path, pairs: Path | None, jobs: int, overwrite: bool, **settings: Any) -> None:
     """Reconstruct a folder of photos into OUTPUT/sparse: features, pairs, matches, verification, COLMAP's mapper.
 
     Rerun the command to resume, or to add new photos. OUTPUT also holds the feature and match files, the
     COLMAP database, report.json and summary.png; a folder with a COLMAP project from elsewhere is refused. Unreadable
     photos are listed; the exit code is then 1. Needs the extra 'sfm'.
     """
-    from logpolar.matching.nearest import MatchingOptions
     from logpolar.sfm.picture import draw_summary
     from logpolar.sfm.pipeline import reconstruct
     from logpolar.viewing.drawing import write_picture
 
     opener = extractor_opener(**take_extraction(settings))
-    options = make_settings(SfmOptions, settings)
+    options, matching = make_settings(SfmOptions, settings), make_settings(MatchingOptions, settings)
     with continuing(output):
-        report = reconstruct(
-            photos, output, opener, options, MatchingOptions(ratio), pairs, jobs, overwrite, True, click.echo
-        )
+        report = reconstruct(photos, output, opener, options, matching, pairs, jobs, overwrite, True, click.echo)
     write_picture(output / SUMMARY, draw_summary(photos, output, report))
     _print(output, report)
     if report.left_out:

@@ -42,7 +42,8 @@ from logpolar.images import (
     unnamed_images,
 )
 from logpolar.keypoints import Keypoints
-from logpolar.matching.nearest import MatchingOptions, match_descriptors
+from logpolar.matching.nearest import match_descriptors
+from logpolar.matching.options import MatchingOptions
 from logpolar.models.describers import Describer, open_describer
 from logpolar.settings import DEFAULT_MODEL
 from logpolar.types import FloatArray, Matrix
@@ -167,7 +168,7 @@ def measure_shift(
     first, second = (_describer().describe(gray, each) for gray, each in zip(grays, checked, strict=True))
     matches = match_descriptors(first, second, MatchingOptions(ratio=0.95)).indices
     here, there = checked[0].xy[matches[:, 0]], checked[1].xy[matches[:, 1]]
-    inliers = estimate_homography(here, there, _THRESHOLD).inliers
+    inliers = estimate_homography(here, there, threshold=_THRESHOLD).inliers
     if not inliers.any():
         return np.nan, 0
     warped, _ = warp_points(homography, here[inliers])

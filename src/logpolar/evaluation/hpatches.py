@@ -28,7 +28,8 @@ from logpolar.evaluation.protocol import Protocol, Results, bar, decimal, read_n
 from logpolar.geometry.cameras import Matrix
 from logpolar.geometry.homography import warp_points
 from logpolar.keypoints import Keypoints
-from logpolar.matching.nearest import MatchingOptions, match_descriptors
+from logpolar.matching.nearest import match_descriptors
+from logpolar.matching.options import MatchingOptions
 from logpolar.storage.documents import rounded
 from logpolar.types import FloatArray
 

@@ -102,7 +102,7 @@ def evaluate_multi_view(
 
 def _map(task: _BagTask) -> BagResult:
     cameras = [image.camera for image in task.images]
-    poses = map_images(cameras, [image.xy for image in task.images], task.matches, task.seed)
+    poses = map_images(cameras, [image.keypoints.xy for image in task.images], task.matches, task.seed)
     found = {row: replace(cameras[row], rotation=pose[0], translation=pose[1]) for row, pose in poses.items()}
     errors = []
     for i, j in combinations(range(len(cameras)), 2):

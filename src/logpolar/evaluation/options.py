@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from logpolar.datasets.options import CorrespondenceRules
+from logpolar.geometry.options import EstimationOptions
+from logpolar.matching.options import MatchingOptions
 from logpolar.settings import DEFAULT_RATIO, DetectionOptions, check_settings, setting
 
 RATIOS = (0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
@@ -97,17 +99,11 @@ class AmosOptions:
 
 
 @dataclass(frozen=True)
-class PhototourismOptions(DetectionOptions):
+class PhototourismOptions(DetectionOptions, MatchingOptions, EstimationOptions):
     """How keypoints become matches and matches poses, and which images form sets."""
 
     keypoints: int = setting(2048, "Strongest keypoints kept per image; 2048 and 8000 are usual.", 1)
     contrast: float = setting(0.0, "SIFT's contrast threshold; 0 admits faint keypoints.", 0)
-    ratio: float = setting(DEFAULT_RATIO, "Ratio test: largest accepted best over second best distance.", 0.01, 1)
-    mutual: bool = setting(True, "Matches are mutual nearest neighbours.")
-    threshold: float = setting(1.0, "Inlier threshold of the essential matrix, in pixels.", 0.01, 100)
-    estimator: str = setting(
-        "opencv", "OpenCV's MAGSAC++, or PoseLib's LO-RANSAC (extra 'poselib').", choices=("opencv", "poselib")
-    )
     pairs: int = setting(1000, "Image pairs of a scene, drawn at random; 0 takes all.", 0)
     bags_5: int = setting(20, "Multi-view: sets of 5 images of a scene.", 0)
     bags_10: int = setting(10, "Multi-view: sets of 10 images of a scene.", 0)
@@ -118,7 +114,7 @@ class PhototourismOptions(DetectionOptions):
     )
     min_shared: int = setting(30, "Fewest points shared by a pair of a COLMAP scene.", 1)
     min_visibility: float = setting(0.1, "Lowest covisibility of a pair of a challenge scene.", 0, 1)
-    seed: int = setting(0, "Random seed for drawing pairs and sets, and for COLMAP.", 0)
+    seed: int = setting(0, "Random seed for drawing pairs and sets, for estimators and COLMAP.", 0)
 
     @property
     def bags(self) -> dict[int, int]:

@@ -32,7 +32,6 @@ from logpolar.evaluation.poses import (
     PreparedScene,
     Progress,
     StereoResult,
-    check_estimator,
     evaluate_stereo,
     tune_ratio,
 )
@@ -100,7 +99,7 @@ class PhotoTourism(Protocol):
                 described = [(scene, self._describe(method, scene)) for scene in self._tuning]
                 ratio, tuned = tune_ratio(described, options, jobs=jobs)
                 options = replace(options, ratio=ratio)
-            found = PoseResults(options.ratio, tuned)
+            found = PoseResults(options.ratio or 1.0, tuned)
             for scene in self._scenes:
                 name, images = scene.scene.name, self._describe(method, scene)
                 progress = bar(f"{name}, {method.name}, matching", "pair")
@@ -179,7 +178,6 @@ def prepare_scene(
     progress: Progress = iter,
 ) -> PreparedScene:
     """Draw pairs and, with ``multi_view``, bags; read the images in them and detect keypoints, SIFT's by default."""
-    check_estimator(options.estimator)
     if multi_view:
         if scene.transformed:
             raise LogpolarError(f"{scene.name}: has downscaled or rotated copies of images; use --no-multi-view")
@@ -207,7 +205,7 @@ def describe_images(
         descriptors = views.describe(image.name, view, keypoints)
         if len(descriptors) != len(keypoints) or not np.isfinite(descriptors).all():
             raise ValueError(f"{len(keypoints)} keypoints need as many finite descriptors")
-        described[row] = DescribedImage(image.camera, keypoints.xy, descriptors)
+        described[row] = DescribedImage(image.camera, keypoints, descriptors)
     return described
 
 

@@ -15,18 +15,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import cv2
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from logpolar.distributed import in_processes
-from logpolar.errors import MissingExtraError
 from logpolar.evaluation.options import RATIOS, PhototourismOptions
 from logpolar.evaluation.posed_scenes import Gray, PosedScene, RowPair
+from logpolar.features.features import Features
 from logpolar.geometry.cameras import Camera, Matrix, direction_degrees, rotation_degrees
-from logpolar.geometry.two_view import Points, estimate_essential, to_rays
+from logpolar.geometry.two_view import RelativePose
+from logpolar.geometry.verification import match_and_verify
 from logpolar.keypoints import Keypoints
-from logpolar.matching.nearest import MatchingOptions, match_descriptors
+from logpolar.matching.nearest import match_features
 from logpolar.storage.documents import rounded
 from logpolar.types import FloatArray
 
@@ -53,71 +53,12 @@ Indices = NDArray[np.int32]
 
 Progress = Callable[[list[Any]], Iterable[Any]]
 
-_MINIMUM = 5
-"""Points that a relative pose needs."""
 
-
-def match_errors(
-    first: Camera, second: Camera, first_xy: Points, second_xy: Points, threshold: float, estimator: str = "opencv"
-) -> tuple[Errors, int]:
-    """Errors of the pose that matched points (N, 2) give, and the number of inliers; deterministic."""
-    pose, inliers = find_pose(first, second, first_xy, second_xy, threshold, estimator)
-    return NO_POSE if pose is None else pose_error(relative_pose(first, second), pose), inliers
-
-
-def find_pose(
-    first: Camera, second: Camera, first_xy: Points, second_xy: Points, threshold: float, estimator: str = "opencv"
-) -> tuple[Pose | None, int]:
-    """The relative pose of matched points (N, 2), None if nothing fits, and the number of inliers.
-
-    Of the cameras only the intrinsic matrices are used. ``threshold`` in pixels, ``estimator``: opencv or poselib.
-    """
-    if estimator == "poselib":
-        return _by_poselib(first, second, first_xy, second_xy, threshold)
-    found = estimate_essential(first_xy, second_xy, first.matrix, second.matrix, threshold)
-    if found.matrix is None or found.inlier_count < _MINIMUM:
-        return None, found.inlier_count
-    rays = [to_rays(xy[found.inliers], camera.matrix) for xy, camera in ((first_xy, first), (second_xy, second))]
-    in_front, rotation, translation, _ = cv2.recoverPose(found.matrix, rays[0], rays[1], np.eye(3))
-    if in_front == 0 or not np.isfinite(rotation).all():
-        return None, found.inlier_count
-    return (np.asarray(rotation, np.float64), np.asarray(translation, np.float64).ravel()), found.inlier_count
-
-
-def check_estimator(estimator: str) -> None:
-    """Raise if the estimator is not installed."""
-    if estimator == "poselib":
-        _import_poselib()
-
-
-def _import_poselib() -> Any:
-    try:
-        import poselib
-    except ImportError as error:
-        raise MissingExtraError("the estimator poselib", "poselib") from error
-    return poselib
-
-
-def _by_poselib(
-    first: Camera, second: Camera, first_xy: Points, second_xy: Points, threshold: float
-) -> tuple[Pose | None, int]:
-    poselib = _import_poselib()
-    if len(first_xy) < _MINIMUM:
-        return None, 0
-    points = [np.asarray(xy, np.float64) for xy in (first_xy, second_xy)]
-    cameras = [_poselib_camera(camera) for camera in (first, second)]
-    options = {"max_epipolar_error": threshold, "seed": 0}
-    pose, info = poselib.estimate_relative_pose(*points, *cameras, options, {})
-    inliers, rotation, translation = int(info["num_inliers"]), np.array(pose.R), np.array(pose.t).ravel()
-    if inliers < _MINIMUM or not (np.isfinite(rotation).all() and np.isfinite(translation).all()):
-        return None, inliers
-    return (rotation, translation), inliers
-
-
-def _poselib_camera(camera: Camera) -> dict[str, Any]:
-    """The half pixel does not matter: points and principal point have the same origin."""
-    (fx, _, cx), (_, fy, cy) = camera.matrix[:2].tolist()
-    return {"model": "PINHOLE", "width": camera.width, "height": camera.height, "params": [fx, fy, cx, cy]}
+def estimate_errors(first: Camera, second: Camera, found: RelativePose) -> Errors:
+    """Errors of an estimated pose of two cameras."""
+    if found.rotation is None or found.translation is None:
+        return NO_POSE
+    return pose_error(relative_pose(first, second), (found.rotation, found.translation))
 
 
 def relative_pose(first: Camera, second: Camera) -> Pose:
@@ -187,8 +128,12 @@ class PreparedScene:
 @dataclass(frozen=True, eq=False)
 class DescribedImage:
     camera: Camera
-    xy: FloatArray  # (N, 2)
+    keypoints: Keypoints
     descriptors: FloatArray  # (N, D)
+
+    @property
+    def features(self) -> Features:
+        return Features(self.keypoints, self.descriptors, (self.camera.width, self.camera.height))
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,8 +151,7 @@ def pair_tasks(
 
 
 def match_pair(task: PairTask) -> Indices:
-    options = MatchingOptions(task.options.ratio if task.options.ratio < 1 else None, task.options.mutual)
-    return match_descriptors(task.first.descriptors, task.second.descriptors, options).indices
+    return match_features(task.first.features, task.second.features, task.options).indices
 
 
 @dataclass(frozen=True)
@@ -261,10 +205,12 @@ def evaluate_stereo(
 
 
 def _stereo(task: PairTask) -> PairResult:
-    matches, first, second, options = match_pair(task), task.first, task.second, task.options
-    xy = first.xy[matches[:, 0]], second.xy[matches[:, 1]]
-    errors, inliers = match_errors(first.camera, second.camera, *xy, options.threshold, options.estimator)
-    return PairResult(errors, len(matches), inliers)
+    first, second, options = task.first, task.second, task.options
+    cameras = first.camera.matrix, second.camera.matrix
+    found = match_and_verify(first.features, second.features, "pose", options, options, cameras=cameras)
+    assert isinstance(found.geometry, RelativePose)
+    errors = estimate_errors(first.camera, second.camera, found.geometry)
+    return PairResult(errors, len(found.matches), found.geometry.inlier_count)
 
 
 def tune_ratio(

@@ -31,7 +31,7 @@ from logpolar.features.extractor import Extractor
 from logpolar.geometry.cameras import Camera, Matrix
 from logpolar.images import downscale, to_bytes, to_gray
 from logpolar.keypoints.detection import SiftDetector
-from logpolar.matching.nearest import MatchingOptions
+from logpolar.matching.options import MatchingOptions
 from logpolar.settings import DetectionOptions
 from logpolar.sfm import pipeline
 from logpolar.sfm.colmap_sift import SiftOptions, reconstruct_with_sift

@@ -103,7 +103,7 @@ class Extractor:
         else:
             keypoints = keypoints if isinstance(keypoints, Keypoints) else Keypoints.from_points(keypoints)
             scaled = keypoints.resized(factor_x, factor_y)
-        return Features(keypoints, self.describer.describe(fitted, scaled), (width, height))
+        return Features(keypoints, self.describer.describe(fitted, scaled), (width, height), max(factor_x, factor_y))
 
     def extract_many(self, images: Iterable[ImageInput], color: Color = "bgr") -> Iterator[Features]:
         """Features of each image in turn, all of them files, all arrays or all PIL images.

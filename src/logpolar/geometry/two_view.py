@@ -1,54 +1,176 @@
-"""Two-view geometry, estimated robustly from matched points (OpenCV's USAC, MAGSAC++)."""
+"""Two-view geometry, estimated robustly from matched points.
+
+Convention:
+    - points are in pixels of the original images, and so are matrices;
+    - ``threshold`` is in pixels of the images as described: with ``scales`` (described over original size, see
+      ``Features.scale``) an image that was downscaled before detection gets a larger tolerance in its own pixels;
+    - a point that is not finite is never an inlier; without enough points, or with all on one line (within the
+      threshold), there is no matrix and no inlier.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from logpolar.geometry.estimators import FUNDAMENTAL, HOMOGRAPHY, POSE, Estimator
 from logpolar.geometry.homography import warp_points
-from logpolar.settings import DEFAULT_THRESHOLD
+from logpolar.geometry.intrinsics import AnyCamera, rays_and_focal
+from logpolar.geometry.options import EstimationOptions
+from logpolar.geometry.significance import MIN_SIGNIFICANCE, measure_significance, sampson_error
+from logpolar.images import resize_points
 from logpolar.types import Array, Matrix
 
 Points: TypeAlias = Array
+Scales: TypeAlias = tuple[float, float]
 
-_CONFIDENCE = 0.99999
-_ITERATIONS = 10000
 _PRECISE = 2.0
 
 
 @dataclass(frozen=True, eq=False)
 class Geometry:
-    """A matrix (3, 3) from the first image to the second, or None if there is none, and a mask (N,) of its inliers."""
+    """A matrix (3, 3) from the first image to the second, or None if there is none, and a mask (N,) of its inliers.
+
+    ``significance``: minus the decimal logarithm of how often matches at random would agree as well; -inf without a
+    matrix. See ``common_scene``.
+    """
 
     matrix: Matrix | None
     inliers: NDArray[np.bool_]
+    significance: float = -np.inf
 
     @property
     def inlier_count(self) -> int:
         return int(self.inliers.sum())
 
+    @property
+    def common_scene(self) -> bool:
+        """Whether the inliers are more than chance explains: the images show the same thing."""
+        return self.significance >= MIN_SIGNIFICANCE
 
-def estimate_homography(first: Points, second: Points, threshold: float = DEFAULT_THRESHOLD) -> Geometry:
-    """Homography that maps points (N, 2) of the first image to the second; ``threshold`` in pixels.
 
-    For planar scenes and purely rotating cameras. With fewer than 4 points, or without consensus, ``matrix`` is None
-    and there are no inliers.
+@dataclass(frozen=True, eq=False)
+class RelativePose(Geometry):
+    """Pose of the second camera relative to the first: X_second = rotation @ X_first + translation.
+
+    ``matrix`` is the essential matrix. The length of ``translation`` (3,) is unknown and set to 1. Both are None
+    without a pose.
     """
-    found = _estimate(
-        lambda a, b: cv2.findHomography(a, b, cv2.USAC_MAGSAC, threshold, None, _ITERATIONS, _CONFIDENCE),
-        first,
-        second,
-        minimum=4,
-    )
+
+    rotation: Matrix | None = None
+    translation: Matrix | None = None
+
+    @property
+    def axis_angle(self) -> tuple[float, Matrix]:
+        """The rotation as an angle in degrees and its axis (3,); 0 about z without a pose."""
+        rotation = np.eye(3) if self.rotation is None else self.rotation
+        vector = np.asarray(cv2.Rodrigues(rotation)[0], np.float64).ravel()
+        length = float(np.linalg.norm(vector))
+        return float(np.degrees(length)), vector / length if length else np.array([0.0, 0.0, 1.0])
+
+
+def estimate_pose(
+    first: Points,
+    second: Points,
+    first_camera: AnyCamera,
+    second_camera: AnyCamera,
+    options: EstimationOptions | None = None,
+    *,
+    scales: Scales = (1.0, 1.0),
+    **changes: Any,
+) -> RelativePose:
+    """Relative pose of two calibrated images from matched points (N, 2); needs 5.
+
+    >>> pose = estimate_pose(a, b, "PINHOLE,640,480,500,500,320,240", matrix)     # doctest: +SKIP
+
+    Cameras: ``Intrinsics``, a COLMAP camera string, or an intrinsic matrix (3, 3), which need not be triangular (as
+    that of a rotated image is not). ``changes``: fields of ``EstimationOptions``, as keywords.
+    """
+    options = replace(options or EstimationOptions(), **changes)
+    first_rays, first_focal = rays_and_focal(first, first_camera)
+    second_rays, second_focal = rays_and_focal(second, second_camera)
+    threshold = options.threshold * (1 / (first_focal * scales[0]) + 1 / (second_focal * scales[1])) / 2
+    found = _solve(_POSE, first_rays, second_rays, threshold, options)
+    if found.matrix is None:
+        return RelativePose(None, found.inliers)
+    pose = found.matrix
+    return RelativePose(_essential(pose), found.inliers, found.significance, pose[:, :3], _direction(pose))
+
+
+def estimate_fundamental(
+    first: Points,
+    second: Points,
+    options: EstimationOptions | None = None,
+    *,
+    scales: Scales = (1.0, 1.0),
+    **changes: Any,
+) -> Geometry:
+    """Fundamental matrix, x2' F x1 = 0, of two uncalibrated images; needs 8 points.
+
+    ``changes``: fields of ``EstimationOptions``, as keywords.
+    """
+    options = replace(options or EstimationOptions(), **changes)
+    here, there = _described(first, scales[0]), _described(second, scales[1])
+    found = _solve(_FUNDAMENTAL, here, there, options.threshold, options)
     if found.matrix is None:
         return found
-    inliers = (np.asarray(points, np.float64)[found.inliers] for points in (first, second))
-    return Geometry(_refined(found.matrix, *inliers), found.inliers)
+    return replace(found, matrix=_normalised(_resize(scales[1]).T @ found.matrix @ _resize(scales[0])))
+
+
+def estimate_homography(
+    first: Points,
+    second: Points,
+    options: EstimationOptions | None = None,
+    *,
+    scales: Scales = (1.0, 1.0),
+    **changes: Any,
+) -> Geometry:
+    """Homography that maps points (N, 2) of the first image to the second; needs 4.
+
+    For planar scenes and purely rotating cameras. ``changes``: fields of ``EstimationOptions``, as keywords.
+    """
+    options = replace(options or EstimationOptions(), **changes)
+    here, there = _described(first, scales[0]), _described(second, scales[1])
+    found = _solve(_HOMOGRAPHY, here, there, options.threshold, options)
+    if found.matrix is None:
+        return found
+    matrix = _refined(found.matrix, here[found.inliers], there[found.inliers])
+    return replace(found, matrix=_normalised(np.linalg.inv(_resize(scales[1])) @ matrix @ _resize(scales[0])))
+
+
+def _solve(kind: _Kind, first: Matrix, second: Matrix, threshold: float, options: EstimationOptions) -> Geometry:
+    """A finite model, its inliers and their significance; points and threshold in the same units."""
+    if first.shape != second.shape or first.shape[1:] != (2,):
+        raise ValueError(f"matched points must have shapes (N, 2), not {first.shape} and {second.shape}")
+    usable = np.flatnonzero(np.isfinite(np.concatenate([first, second], axis=1)).all(axis=1))
+    inliers = np.zeros(len(first), np.bool_)
+    if len(usable) < kind.minimum:
+        return Geometry(None, inliers)
+    here, there = first[usable], second[usable]
+    if min(_width(here), _width(there)) <= threshold:
+        return Geometry(None, inliers)
+    try:
+        model, mask = kind.estimators[options.estimator](here, there, threshold, options.seed)
+    except cv2.error:  # degenerate points, for example all identical
+        return Geometry(None, inliers)
+    if model is None or not np.isfinite(model).all() or not model.any() or mask.sum() < kind.minimum:
+        return Geometry(None, inliers)
+    inliers[usable] = mask
+    significance = measure_significance(
+        partial(kind.error, model), here, there, mask, threshold, kind.sample, kind.models
+    )
+    return Geometry(model, inliers, significance)
+
+
+def _width(points: Matrix) -> float:
+    """Spread of points (N, 2) across the line that fits them best: 0 at one place or on one line."""
+    return float(np.linalg.svd(points - points.mean(axis=0), compute_uv=False)[-1] / np.sqrt(len(points)))
 
 
 def _refined(matrix: Matrix, first: Matrix, second: Matrix) -> Matrix:
@@ -72,58 +194,51 @@ def _refined(matrix: Matrix, first: Matrix, second: Matrix) -> Matrix:
 
 
 def _transfer_error(homography: Matrix, first: Matrix, second: Matrix) -> Matrix:
-    return np.asarray(np.linalg.norm(warp_points(homography, first)[0] - second, axis=1))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.linalg.norm(warp_points(homography, first)[0] - second, axis=1))
 
 
-def estimate_fundamental(first: Points, second: Points, threshold: float = DEFAULT_THRESHOLD) -> Geometry:
-    """Fundamental matrix, x2' F x1 = 0, of two uncalibrated images; needs 8 points; ``threshold`` in pixels."""
-    return _estimate(
-        lambda a, b: cv2.findFundamentalMat(a, b, cv2.USAC_MAGSAC, threshold, _CONFIDENCE, _ITERATIONS),
-        first,
-        second,
-        minimum=8,
-    )
+def _pose_error(pose: Matrix, first: Matrix, second: Matrix) -> Matrix:
+    return sampson_error(_essential(pose), first, second)
 
 
-def estimate_essential(
-    first: Points, second: Points, first_camera: Matrix, second_camera: Matrix, threshold: float = 1.0
-) -> Geometry:
-    """Essential matrix of two calibrated images; needs 5 points; cameras are intrinsic matrices (3, 3).
-
-    The matrices of rotated images, which are not triangular, work as well. ``threshold`` is in pixels, at the mean
-    focal length of the two cameras.
-    """
-    # From the determinant: a rotated camera has no focal lengths on its diagonal.
-    focal = np.mean([np.sqrt(abs(np.linalg.det(camera[:2, :2]))) for camera in (first_camera, second_camera)])
-    return _estimate(
-        lambda a, b: cv2.findEssentialMat(
-            a, b, np.eye(3), cv2.USAC_MAGSAC, _CONFIDENCE, threshold / float(focal), _ITERATIONS
-        ),
-        to_rays(first, first_camera),
-        to_rays(second, second_camera),
-        minimum=5,
-    )
+def _essential(pose: Matrix) -> Matrix:
+    x, y, z = _direction(pose)
+    return np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]]) @ pose[:, :3]
 
 
-def to_rays(points: Points, camera: Matrix) -> Matrix:
-    """Pixels (N, 2) to ray directions (x / z, y / z) of a camera with this intrinsic matrix."""
-    homogeneous = np.concatenate([np.asarray(points, np.float64), np.ones((len(points), 1))], axis=1)
-    directions = homogeneous @ np.linalg.inv(np.asarray(camera, np.float64)).T
-    return np.asarray(directions[:, :2] / directions[:, 2:], np.float64)
+def _direction(pose: Matrix) -> Matrix:
+    """The translation, of length 1."""
+    return np.asarray(pose[:, 3] / max(float(np.linalg.norm(pose[:, 3])), 1e-12))
 
 
-def _estimate(
-    method: Callable[[Matrix, Matrix], tuple[Any, Any]], first: Points, second: Points, minimum: int
-) -> Geometry:
-    if len(first) != len(second):
-        raise ValueError(f"{len(first)} points cannot match {len(second)} points")
-    nothing = Geometry(None, np.zeros(len(first), np.bool_))
-    if len(first) < minimum:
-        return nothing
-    try:
-        matrix, mask = method(np.asarray(first, np.float64), np.asarray(second, np.float64))
-    except cv2.error:  # degenerate points, for example all identical
-        return nothing
-    if matrix is None or mask is None or matrix.shape != (3, 3) or not np.isfinite(matrix).all():
-        return nothing
-    return Geometry(np.asarray(matrix, np.float64), np.asarray(mask).reshape(-1).astype(np.bool_))
+def _described(points: Points, scale: float) -> Matrix:
+    """Points of the original image in the image as described."""
+    return np.asarray(resize_points(np.asarray(points, np.float64), scale), np.float64)
+
+
+def _resize(scale: float) -> Matrix:
+    """``_described`` as a matrix."""
+    return np.array([[scale, 0, (scale - 1) / 2], [0, scale, (scale - 1) / 2], [0, 0, 1]])
+
+
+def _normalised(matrix: Matrix) -> Matrix:
+    """With 1 in the last place, unless that is 0; then of norm 1."""
+    last = float(matrix[2, 2])
+    return np.asarray(matrix / (last if abs(last) > 1e-12 * np.abs(matrix).max() else np.linalg.norm(matrix)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Kind:
+    """A kind of model: how it is estimated, and what significance depends on."""
+
+    estimators: Mapping[str, Estimator]
+    error: Callable[[Matrix, Matrix, Matrix], Matrix]  # of matches, given the model
+    minimum: int  # matches needed
+    sample: int  # matches in a minimal sample
+    models: int  # most models of a sample
+
+
+_POSE = _Kind(POSE, _pose_error, 5, 5, 10)
+_FUNDAMENTAL = _Kind(FUNDAMENTAL, sampson_error, 8, 7, 3)
+_HOMOGRAPHY = _Kind(HOMOGRAPHY, _transfer_error, 4, 4, 1)

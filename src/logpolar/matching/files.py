@@ -2,8 +2,9 @@
 
 Layout (in group names ``/`` becomes ``-``, as in hloc):
 
-    /                                      attributes: format, version, settings (JSON: ratio, mutual, features)
-    /<image 0>/<image 1>/                  attributes: name0, name1: the images' names
+    /                                      attributes: format, version, settings (JSON: ratio, mutual, filter, features)
+    /<image 0>/<image 1>/                  attributes: name0, name1: the images' names; common_scene, of verified
+                                           pairs: whether the matches agree better than chance explains
     /<image 0>/<image 1>/matches0          (N0,) int32: row in image 1, or -1
     /<image 0>/<image 1>/matching_scores0  (N0,) float32: 1 - distance / 2, or 0
 
@@ -27,7 +28,8 @@ from logpolar.distributed import in_processes
 from logpolar.errors import StorageError
 from logpolar.features.files import FeatureFile, FeatureWriter, image_names
 from logpolar.features.hloc import is_foreign, open_features
-from logpolar.matching.nearest import Matches, MatchingOptions, match_descriptors
+from logpolar.matching.nearest import Matches, match_features
+from logpolar.matching.options import MatchingOptions
 from logpolar.matching.pairs import Pair, each_once
 from logpolar.storage.arrays import Array, find, has
 from logpolar.storage.hdf5 import FileKind, Hdf5File, Hdf5Writer, read_header
@@ -129,9 +131,17 @@ class MatchWriter(Hdf5Writer):
 class PairWriter(FeatureWriter):
     """Writes features and their matches into one file, which is a feature file and a match file."""
 
-    def add_matches(self, first: str, second: str, count: int, matches: Matches) -> None:
-        """Add the matches of two images, the first of which has ``count`` keypoints."""
-        self._add(lambda file: _write_pairs(file, {(first, second): (count, matches)}))
+    def add_matches(
+        self, first: str, second: str, count: int, matches: Matches, common_scene: bool | None = None
+    ) -> None:
+        """Add the matches of two images, the first of which has ``count`` keypoints, and the verdict, if any."""
+
+        def write(file: Any) -> None:
+            _write_pairs(file, {(first, second): (count, matches)})
+            if common_scene is not None:
+                file[_group_name(first, second)].attrs["common_scene"] = common_scene
+
+        self._add(write)
 
 
 @dataclass
@@ -215,7 +225,7 @@ class _Matcher:
 
     def __call__(self, pair: Pair) -> tuple[int, Matches]:
         first, second = (self._read(name) for name in pair)
-        return len(first), match_descriptors(first.descriptors, second.descriptors, self._options, device=self._device)
+        return len(first), match_features(first, second, self._options, device=self._device)
 
 
 _worker_matcher: _Matcher

@@ -8,23 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.settings import DEFAULT_RATIO
+from logpolar.features.features import Features
+from logpolar.keypoints import Keypoints
+from logpolar.matching.consensus import agreeing
+from logpolar.matching.options import MatchingOptions
 from logpolar.types import FloatArray
 
 _BLOCK_BYTES = 32 * 2**20
 """Memory for one block of the similarity matrix; the whole matrix is never built. Smaller blocks slow BLAS down."""
-
-
-@dataclass(frozen=True)
-class MatchingOptions:
-    """Which nearest neighbours are matches."""
-
-    ratio: float | None = DEFAULT_RATIO  # largest accepted best distance over second best; None: no ratio test
-    mutual: bool = True  # each must be the other's nearest neighbour
-
-    def __post_init__(self) -> None:
-        if self.ratio is not None and not 0 < self.ratio <= 1:
-            raise ValueError(f"ratio must lie in (0, 1], not {self.ratio}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +27,32 @@ class Matches:
 
     def __len__(self) -> int:
         return len(self.indices)
+
+    def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.integer]) -> Matches:
+        """The matches selected by a mask or an index array."""
+        return Matches(self.indices[rows], self.distances[rows])
+
+
+def match_features(
+    first: Features, second: Features, options: MatchingOptions | None = None, *, device: str = "cpu", **changes: Any
+) -> Matches:
+    """Match the features of two images: nearest neighbours of their descriptors, then the filter of the options.
+
+    >>> matches = match_features(a, b, ratio=0.95, filter="consensus")             # doctest: +SKIP
+
+    ``changes``: fields of ``MatchingOptions``, as keywords. ``device``: see ``match_descriptors``.
+    """
+    options = replace(options or MatchingOptions(), **changes)
+    matches = match_descriptors(first.descriptors, second.descriptors, options, device=device)
+    return filter_matches(matches, first.keypoints, second.keypoints, options)
+
+
+def filter_matches(matches: Matches, first: Keypoints, second: Keypoints, options: MatchingOptions) -> Matches:
+    """The matches that the filter of the options keeps; ``first`` and ``second``: the keypoints of the images."""
+    if options.filter == "none":
+        return matches
+    here, there = matches.indices.T
+    return matches[agreeing(first[here], second[there])]
 
 
 def match_descriptors(
@@ -54,7 +71,7 @@ def match_descriptors(
     neighbour in the first set. The first of equally near neighbours is used. A single candidate passes the ratio test.
     Matches are ordered by their row in the first set.
 
-    ``changes``: fields of ``MatchingOptions``, as keywords.
+    ``changes``: fields of ``MatchingOptions``, as keywords. Filters need keypoints: see ``match_features``.
     ``device``: ``"cpu"``, or ``"cuda"`` or ``"cuda:N"`` (extra ``torch``), with the same result up to rounding.
     """
     options = replace(options or MatchingOptions(), **changes)

@@ -27,7 +27,7 @@ from logpolar.storage.atomic_io import check_place, write_whole
 
 if TYPE_CHECKING:  # the command line builds its options from this module; the rest is slow to import
     from logpolar.features.batch import OpenExtractor
-    from logpolar.matching.nearest import MatchingOptions
+    from logpolar.matching.options import MatchingOptions
 
 FEATURES, MATCHES, PAIRS, SUMMARY, REPEATS = "features.h5", "matches.h5", "pairs.txt", "summary.png", "repeats"
 

@@ -15,7 +15,7 @@ from logpolar.storage.atomic_io import within
 if TYPE_CHECKING:  # the command line builds its options from this module; the rest is slow to import
     from logpolar.features.batch import OpenExtractor
     from logpolar.features.files import FeatureFile
-    from logpolar.matching.nearest import MatchingOptions
+    from logpolar.matching.options import MatchingOptions
     from logpolar.sfm.database import Database
     from logpolar.sfm.database_files import DatabaseReport
 
@@ -63,7 +63,7 @@ def redescribe_database(
     """
     from logpolar.features.files import FeatureFile
     from logpolar.matching.files import MatchFile, match_pairs
-    from logpolar.matching.nearest import MatchingOptions
+    from logpolar.matching.options import MatchingOptions
     from logpolar.sfm.database import Database
     from logpolar.sfm.database_files import (
         copy_database,

@@ -15,7 +15,8 @@ from logpolar.evaluation.descriptors.specs import parse_spec
 from logpolar.evaluation.descriptors.whole_features import WholeFeature
 from logpolar.images import to_bytes, to_gray
 from logpolar.keypoints import Keypoints
-from logpolar.matching.nearest import MatchingOptions, match_descriptors
+from logpolar.matching.nearest import match_descriptors
+from logpolar.matching.options import MatchingOptions
 
 
 @pytest.fixture(scope="module")

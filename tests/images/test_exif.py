@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import pytest
+from PIL import Image
+
+from logpolar.errors import ImageError
+from logpolar.images.exif import FOCAL_LENGTH, FOCAL_LENGTH_35MM, _read_tiff, read_exif
+
+
+def write(path, order: str = "<"):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    exif.endian = order
+    exif.get_ifd(0x8769).update({FOCAL_LENGTH: 4.5, FOCAL_LENGTH_35MM: 28})
+    Image.new("L", (8, 8)).save(path, exif=exif)
+    return path
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("name", ["a.jpg", "a.png", "a.webp"])
+def test_numbers_by_tag(tmp_path, name, order):
+    found = read_exif(write(tmp_path / name, order))
+    assert found[FOCAL_LENGTH] == pytest.approx(4.5)
+    assert (found[FOCAL_LENGTH_35MM], found[0x0112]) == (28, 6)
+
+
+def test_none(tmp_path):
+    Image.new("L", (8, 8)).save(tmp_path / "plain.jpg")
+    assert read_exif(tmp_path / "plain.jpg") == {}
+    (tmp_path / "text.jpg").write_text("no photo")
+    assert read_exif(tmp_path / "text.jpg") == {}
+    with pytest.raises(ImageError, match="no such file"):
+        read_exif(tmp_path / "none.jpg")
+
+
+def test_data_that_is_cut_off():
+    """At any place: no error, and no number but a right one."""
+    exif = Image.Exif()
+    exif.get_ifd(0x8769).update({FOCAL_LENGTH: 4.5})
+    whole = exif.tobytes()
+    assert _read_tiff(whole)[FOCAL_LENGTH] == 4.5
+    for length in range(len(whole)):
+        assert _read_tiff(whole[:length]).get(FOCAL_LENGTH, 4.5) == 4.5
