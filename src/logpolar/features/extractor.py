@@ -36,8 +36,8 @@ class Extractor:
     ``detector``: finds the keypoints, SIFT by default.
     ``max_keypoints``: keep the strongest of each image; None leaves that to the detector (SIFT: 2048).
     ``max_size``: images are first downscaled to this many pixels on the longer side, as in hloc and the paper; None
-    never does. ``min_size``: smaller images are first enlarged to that, at most 4 times, so that detail of a few pixels
-    is found as well; None or 0 never does. Keypoints always come out in the original image's pixels.
+    never does. ``min_size``: smaller images are enlarged to that before detection, at most 4 times, so that detail of a
+    few pixels is found as well; None or 0 never does. Keypoints always come out in the original image's pixels.
     ``device``, ``precision``, ``runtime``, ``threads``: see ``logpolar.models.describers.open_describer``.
     """
 
@@ -94,7 +94,8 @@ class Extractor:
         """
         gray = read_gray(image) if isinstance(image, str | Path) else to_gray(image, color)
         height, width = gray.shape
-        size = fitted_size((width, height), self.max_size, self.min_size)
+        # Enlarging finds more keypoints; given ones gain nothing by it.
+        size = fitted_size((width, height), self.max_size, self.min_size if keypoints is None else None)
         fitted = resize(gray, size)
         factor_x, factor_y = size[0] / width, size[1] / height
         if keypoints is None:

@@ -11,6 +11,7 @@ import numpy as np
 from logpolar.errors import ImageError, in_words
 
 FOCAL_LENGTH, FOCAL_LENGTH_35MM, PIXEL_WIDTH = 0x920A, 0xA405, 0xA002
+ORIENTATION = 0x0112
 FOCAL_PLANE_X_RESOLUTION, FOCAL_PLANE_UNIT = 0xA20E, 0xA210
 
 _NESTED = 0x8769
