@@ -104,6 +104,7 @@ class PhototourismOptions(DetectionOptions, MatchingOptions, EstimationOptions):
 
     keypoints: int = setting(2048, "Strongest keypoints kept per image; 2048 and 8000 are usual.", 1)
     contrast: float = setting(0.0, "SIFT's contrast threshold; 0 admits faint keypoints.", 0)
+    images: int = setting(0, "Pairs of that many images of a scene, drawn at random but connected; 0 takes all.", 0)
     pairs: int = setting(1000, "Image pairs of a scene, drawn at random; 0 takes all.", 0)
     bags_5: int = setting(20, "Multi-view: sets of 5 images of a scene.", 0)
     bags_10: int = setting(10, "Multi-view: sets of 10 images of a scene.", 0)
