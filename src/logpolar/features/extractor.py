@@ -36,8 +36,9 @@ class Extractor:
     ``detector``: finds the keypoints, SIFT by default.
     ``max_keypoints``: keep the strongest of each image; None leaves that to the detector (SIFT: 2048).
     ``max_size``: images are first downscaled to this many pixels on the longer side, as in hloc and the paper; None
-    never does. ``min_size``: smaller images are enlarged to that before detection, at most 4 times, so that detail of a
-    few pixels is found as well; None or 0 never does. Keypoints always come out in the original image's pixels.
+    uses them at their own size. ``min_size``: smaller images are enlarged to that, at most 4 times, so that detail of a
+    few pixels is found as well; 0 never does, None is 1024 px, or 0 if ``max_size`` is None. Keypoints always come out
+    in the original image's pixels.
     ``device``, ``precision``, ``runtime``, ``threads``: see ``logpolar.models.describers.open_describer``.
     """
 
@@ -48,7 +49,7 @@ class Extractor:
         *,
         max_keypoints: int | None = None,
         max_size: int | None = DEFAULT_MAX_SIZE,
-        min_size: int | None = DEFAULT_MIN_SIZE,
+        min_size: int | None = None,
         device: str = "cpu",
         precision: Precision = "auto",
         runtime: RuntimeName = "auto",
@@ -62,7 +63,8 @@ class Extractor:
         self.detector = detector or SiftDetector()
         if max_keypoints is not None:
             self.detector = _limited(self.detector, max_keypoints)
-        self.max_size, self.min_size = max_size, min_size or None
+        self.max_size = max_size
+        self.min_size = (DEFAULT_MIN_SIZE if max_size else 0) if min_size is None else min_size
         self.describer: Describer = open_describer(
             self.model, device=device, precision=precision, runtime=runtime, threads=threads
         )
@@ -94,8 +96,7 @@ class Extractor:
         """
         gray = read_gray(image) if isinstance(image, str | Path) else to_gray(image, color)
         height, width = gray.shape
-        # Enlarging finds more keypoints; given ones gain nothing by it.
-        size = fitted_size((width, height), self.max_size, self.min_size if keypoints is None else None)
+        size = fitted_size((width, height), self.max_size, self.min_size)
         fitted = resize(gray, size)
         factor_x, factor_y = size[0] / width, size[1] / height
         if keypoints is None:

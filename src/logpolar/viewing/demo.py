@@ -70,7 +70,7 @@ def _corners(image: NDArray[np.uint8]) -> NDArray[np.float64]:
 
 def run_demo(pair: DemoPair, model: str) -> tuple[list[Keypoints], list[DemoResult]]:
     """Detect once, describe the same keypoints with the model and with RootSIFT, match and compare."""
-    extractor = Extractor(model, max_size=None, min_size=None)
+    extractor = Extractor(model, max_size=None)
     features = [extractor.extract(view) for view in (pair.first, pair.second)]
     keypoints = [found.keypoints for found in features]
     ours = [found.descriptors for found in features]
