@@ -73,8 +73,9 @@ class TestErrors:
         assert max(replace(pair, second_xy=xy).errors()) < 1
 
     def test_shuffled_matches(self, pair):
-        shuffled = [np.random.default_rng(seed).permutation(pair.second_xy) for seed in range(5)]
-        assert np.median([max(replace(pair, second_xy=xy).errors()) for xy in shuffled]) > 10
+        first, second = pair.first_xy[:40], pair.second_xy[:40]  # the estimator searches long where there is nothing
+        shuffled = [np.random.default_rng(seed).permutation(second) for seed in range(5)]
+        assert np.median([max(replace(pair, first_xy=first, second_xy=xy).errors()) for xy in shuffled]) > 10
 
     def test_wrong_cameras(self, pair):
         """What is measured against is the pose, what it is estimated with are the intrinsics."""
@@ -185,7 +186,7 @@ class TestStereo:
         assert result.median("inliers") > 0.9 * result.median("matches") > 100
 
     def test_shuffled_descriptors(self, prepared, wrong_images):
-        few = replace(prepared, pairs=prepared.pairs[:5])
+        few = replace(prepared, pairs=prepared.pairs[:2])  # each of which takes a second
         score = evaluate_stereo(few, wrong_images, replace(OPTIONS, ratio=1.0)).score
         assert score.maa10 < 0.05
         assert score.map15 < 0.15

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,7 @@ from logpolar.errors import LogpolarError
 from logpolar.geometry.options import EstimationOptions
 from logpolar.matching.options import MatchingOptions
 from logpolar.settings import DetectionOptions
-from logpolar.storage.atomic_io import check_output, check_picture
+from logpolar.storage.atomic_io import check_output, check_page, check_picture
 from logpolar.viewing.options import DrawingOptions
 
 if TYPE_CHECKING:
@@ -25,13 +27,12 @@ if TYPE_CHECKING:
 
 _CAMERA = "Camera of the {} photo, to print the pose: 'exif', or as COLMAP writes it (PINHOLE,640,480,500,500,320,240)."
 
-_MODELS = {"fundamental": "fundamental matrix", "homography": "homography", "pose": "relative pose"}
-
 
 @click.command(epilog="Example: logpolar match a.jpg b.jpg -o matches.png --h5 matches.h5")
 @click.argument("first", type=click.Path(path_type=Path))
 @click.argument("second", type=click.Path(path_type=Path))
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="Picture of the matches (.png, .jpg, .webp).")
+@click.option("--html", type=click.Path(path_type=Path), help="Page to look at the matches one by one (.html).")
 @click.option("--h5", type=click.Path(path_type=Path), help="File for features and matches (HDF5, replaced).")
 @extraction_options
 @settings_options(MatchingOptions)
@@ -52,6 +53,7 @@ def match(
     first: Path,
     second: Path,
     output: Path | None,
+    html: Path | None,
     h5: Path | None,
     geometry: str | None,
     camera_a: str | None,
@@ -70,6 +72,8 @@ def match(
 
     names = _names(first, second)
     _check_outputs(output, h5, first, second, names)
+    if html:
+        check_page(html, first, second)
     cameras = _cameras(first, second, camera_a, camera_b)
     model = geometry or ("pose" if cameras else "fundamental")
     if model == "pose" and not cameras:
@@ -82,11 +86,14 @@ def match(
         for name, pair in zip(extractors, features, strict=True)
     }
     _print([(first, features[0][0]), (second, features[0][1])], results, estimation.threshold, as_json)
+    extractor, found = next(iter(extractors.values())), next(iter(results.values()))
     if h5:
-        _store(h5, names, features[0], next(iter(extractors.values())).settings, next(iter(results.values())))
+        _store(h5, names, features[0], extractor.settings, found)
     if output:
         _draw(output, first, second, results, make_settings(DrawingOptions, values))
-    for written in (h5, output):
+    if html:
+        _write_page(html, (first, second), features[0], found, extractor, matching, estimation.threshold, cameras)
+    for written in (h5, output, html):
         if written:
             click.echo(f"wrote {written}", err=as_json)
 
@@ -140,10 +147,12 @@ def _table(results: dict[str, VerifiedMatches]) -> str:
 
 def _text(found: VerifiedMatches, threshold: float) -> str:
     """The result in a few lines."""
+    from logpolar.geometry.verification import MODEL_NAMES
+
     geometry, lines = found.geometry, [f"{len(found.matches)} matches"]
     if found.model == "none":
         return lines[0]
-    agreeing = f"{geometry.inlier_count} of them agree with one {_MODELS[found.model]} ({threshold:g} px)"
+    agreeing = f"{geometry.inlier_count} of them agree with one {MODEL_NAMES[found.model]} ({threshold:g} px)"
     if not geometry.common_scene:
         return "\n".join([*lines, f"no common scene found: {agreeing}, no more than chance explains"])
     lines.append(agreeing)
@@ -229,6 +238,24 @@ def _caption(found: VerifiedMatches) -> str:
     if not found.geometry.common_scene:
         return f"no common scene found ({len(found.matches)} matches)"
     return f"{found.geometry.inlier_count} of {len(found.matches)} matches agree"
+
+
+def _write_page(
+    path: Path,
+    photos: tuple[Path, Path],
+    features: tuple[Features, Features],
+    found: VerifiedMatches,
+    extractor: Extractor,
+    matching: MatchingOptions,
+    threshold: float,
+    cameras: Cameras | None,
+) -> None:
+    from logpolar.viewing.pages.pair import Side, write_pair_page
+
+    sides = Side.open(photos[0], features[0]), Side.open(photos[1], features[1])
+    command = shlex.join(["logpolar", *sys.argv[1:]])
+    sampling = extractor.model.sampling
+    write_pair_page(path, sides, found, sampling, matching, threshold, cameras=cameras, command=command)
 
 
 def _check_outputs(output: Path | None, h5: Path | None, first: Path, second: Path, names: tuple[str, str]) -> None:

@@ -25,6 +25,9 @@ from logpolar.types import Matrix
 
 Cameras = tuple[AnyCamera, AnyCamera]
 
+MODEL_NAMES = {"fundamental": "fundamental matrix", "homography": "homography", "pose": "relative pose"}
+"""Geometries, in words."""
+
 
 @dataclass(frozen=True, eq=False)
 class VerifiedMatches:
