@@ -23,7 +23,9 @@ _FORMATS = {3: "H", 4: "I", 5: "II", 9: "i", 10: "ii"}
 
 def read_exif(path: str | Path) -> dict[int, float]:
     """Single numbers by tag, rationals divided; empty without EXIF data, and without what is damaged in it."""
-    level = cv2.setLogLevel(0)  # OpenCV warns of pixels it cannot decode, which are not wanted here
+    level = cv2.utils.logging.setLogLevel(
+        cv2.utils.logging.LOG_LEVEL_SILENT
+    )  # OpenCV warns of pixels it cannot decode, which are not wanted here
     try:
         data = Path(path).read_bytes()
         _, kinds, blocks = cv2.imdecodeWithMetadata(np.frombuffer(data, np.uint8), flags=cv2.IMREAD_REDUCED_GRAYSCALE_8)
@@ -32,7 +34,7 @@ def read_exif(path: str | Path) -> dict[int, float]:
     except cv2.error:
         return {}
     finally:
-        cv2.setLogLevel(level)
+        cv2.utils.logging.setLogLevel(level)
     found: dict[int, float] = {}
     for kind, block in zip(kinds, blocks, strict=True):
         if kind == cv2.IMAGE_METADATA_EXIF:
