@@ -41,7 +41,7 @@ from logpolar.evaluation.posed_scenes import PosedImage, PosedScene
 from logpolar.evaluation.poses import estimate_errors
 from logpolar.geometry.options import EstimationOptions
 from logpolar.geometry.two_view import estimate_pose
-from logpolar.settings import DEFAULT_THRESHOLD
+from logpolar.settings import DEFAULT_THRESHOLDS
 from pose import VIEWS, Interval, draw, mean_of_scenes
 
 KEYPOINTS = 2048
@@ -235,7 +235,7 @@ def main() -> None:
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--min-size", type=int, default=0, help="enlarge smaller images to this longer side")
     parser.add_argument("--images", type=int, default=0, help="pairs of that many images of each scene; 0: of all")
-    parser.add_argument("--threshold", type=float, default=DEFAULT_THRESHOLD, help="of an inlier, in pixels")
+    parser.add_argument("--threshold", type=float, default=DEFAULT_THRESHOLDS["pose"], help="of an inlier, in pixels")
     options = parser.parse_args()
     work, methods = Work(options), options.methods.split(",")
     if options.command == "match":

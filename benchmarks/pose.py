@@ -31,7 +31,7 @@ from logpolar.evaluation.options import PhototourismOptions
 from logpolar.evaluation.phototourism import describe_images, prepare_scene, read_views
 from logpolar.evaluation.posed_scenes import PosedScene, RowPair
 from logpolar.evaluation.poses import Errors, evaluate_stereo, fractions_within
-from logpolar.settings import DEFAULT_MIN_SIZE, DEFAULT_SPREAD, DEFAULT_THRESHOLD
+from logpolar.settings import DEFAULT_MIN_SIZE, DEFAULT_SPREAD, DEFAULT_THRESHOLDS
 from logpolar.storage.documents import versions
 
 SEED, RESAMPLES = 0, 2000
@@ -50,14 +50,15 @@ VIEWS: dict[str, dict[str, float]] = {
 }
 """What happens to the second image of each pair, in the order of their importance."""
 
-OLD = {"estimator": "opencv", "threshold": 1.0, "filter": "none", "spread": 0.0, "min_size": 0}
+OLD = {"estimator": "opencv", "threshold": 1.0, "filter": "none", "guided": False, "spread": 0.0, "min_size": 0}
 """The options of version 0.1; the steps replace them one after the other."""
 
 STEPS: dict[str, dict[str, Any]] = {
     "0.1": {},
-    "1 PoseLib": {"estimator": "poselib", "threshold": DEFAULT_THRESHOLD},
+    "1 PoseLib": {"estimator": "poselib", "threshold": DEFAULT_THRESHOLDS["pose"]},
     "2 spread": {"spread": DEFAULT_SPREAD},
     "3 consensus": {"filter": "consensus"},
+    "4 guided": {"guided": True},
     "5 min_size": {"min_size": DEFAULT_MIN_SIZE},
 }
 

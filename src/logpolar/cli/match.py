@@ -85,14 +85,14 @@ def match(
         name: match_and_verify(*pair, model, matching, estimation, cameras=cameras, device=device)
         for name, pair in zip(extractors, features, strict=True)
     }
-    _print([(first, features[0][0]), (second, features[0][1])], results, estimation.threshold, as_json)
+    _print([(first, features[0][0]), (second, features[0][1])], results, as_json)
     extractor, found = next(iter(extractors.values())), next(iter(results.values()))
     if h5:
         _store(h5, names, features[0], extractor.settings, found)
     if output:
         _draw(output, first, second, results, make_settings(DrawingOptions, values))
     if html:
-        _write_page(html, (first, second), features[0], found, extractor, matching, estimation.threshold, cameras)
+        _write_page(html, (first, second), features[0], found, extractor, matching, found.threshold or 0.0, cameras)
     for written in (h5, output, html):
         if written:
             click.echo(f"wrote {written}", err=as_json)
@@ -114,19 +114,17 @@ def _open_extractors(compare: str | None, extraction: dict[str, Any]) -> dict[st
     return opened
 
 
-def _print(
-    images: list[tuple[Path, Features]], results: dict[str, VerifiedMatches], threshold: float, as_json: bool
-) -> None:
+def _print(images: list[tuple[Path, Features]], results: dict[str, VerifiedMatches], as_json: bool) -> None:
     found, *others = results.values()
     if as_json:
         about = {key: _image(path, each) for key, (path, each) in zip("ab", images, strict=True)}
         compared = {"compare": dict(zip(list(results)[1:], (each.to_dict() for each in others), strict=True))}
-        result = {**about, "threshold": threshold, **found.to_dict(), **(compared if others else {})}
+        result = {**about, **found.to_dict(), **(compared if others else {})}
         click.echo(json.dumps(result, indent=1))
         return
     for path, each in images:
         click.echo(f"{path}: {each.image_size[0]} x {each.image_size[1]}, {len(each)} keypoints")
-    click.echo(_table(results) if others else _text(found, threshold))
+    click.echo(_table(results) if others else _text(found))
 
 
 def _table(results: dict[str, VerifiedMatches]) -> str:
@@ -145,17 +143,18 @@ def _table(results: dict[str, VerifiedMatches]) -> str:
     )
 
 
-def _text(found: VerifiedMatches, threshold: float) -> str:
+def _text(found: VerifiedMatches) -> str:
     """The result in a few lines."""
     from logpolar.geometry.verification import MODEL_NAMES
 
     geometry, lines = found.geometry, [f"{len(found.matches)} matches"]
     if found.model == "none":
         return lines[0]
-    agreeing = f"{geometry.inlier_count} of them agree with one {MODEL_NAMES[found.model]} ({threshold:g} px)"
+    agree = f"of them agree with one {MODEL_NAMES[found.model]} ({found.threshold:g} px)"
     if not geometry.common_scene:
-        return "\n".join([*lines, f"no common scene found: {agreeing}, no more than chance explains"])
-    lines.append(agreeing)
+        reason = f"{geometry.inlier_count} {agree}, no more than by chance"
+        return "\n".join([*lines, f"no common scene found: {reason if geometry.inlier_count else 'no agreement'}"])
+    lines.append(f"{geometry.inlier_count} {agree}")
     if pose := found.pose:
         lines += [_rotation(pose), _translation(pose)]
     return "\n".join(lines)

@@ -42,7 +42,7 @@ def read_image(path: str | Path) -> Image:
     if not data:
         raise ImageError(f"{path}: the file is empty")
     try:
-        with _stderr_lock, _silent_stderr():
+        with _stderr_lock, silent_stderr():
             image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
     except cv2.error as error:
         raise ImageError(f"{path}: cannot be decoded ({error.err})") from error
@@ -52,7 +52,7 @@ def read_image(path: str | Path) -> Image:
 
 
 @contextlib.contextmanager
-def _silent_stderr() -> Iterator[None]:
+def silent_stderr() -> Iterator[None]:
     """Keep OpenCV, libpng and libjpeg from writing to stderr: our own error gives the reason."""
     previous = cv2.utils.logging.getLogLevel()
     cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
@@ -149,7 +149,7 @@ def decode_gray(data: bytes | NDArray[np.uint8]) -> NDArray[np.uint8]:
     """8 bit gray image from encoded data, gray or colour; EXIF orientation is ignored."""
     pixels = None
     if len(data):
-        with _stderr_lock, _silent_stderr():
+        with _stderr_lock, silent_stderr():
             flags = cv2.IMREAD_GRAYSCALE | cv2.IMREAD_IGNORE_ORIENTATION
             pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     if pixels is None:
