@@ -18,6 +18,10 @@ DEFAULT_MAX_KEYPOINTS = 2048
 DEFAULT_MAX_SIZE = 1600
 """Longer side, in pixels, to which larger images are downscaled first."""
 
+DEFAULT_MEGAPIXELS = 500
+MEGAPIXELS_VARIABLE = "LOGPOLAR_MAX_MEGAPIXELS"
+"""Larger images are refused, and the environment variable that sets another limit."""
+
 DEFAULT_MIN_SIZE = 1024
 """Longer side, in pixels, to which smaller images are enlarged before detection; 0 never does."""
 
@@ -26,6 +30,9 @@ DEFAULT_SPREAD = 0.5
 
 DEFAULT_RATIO = 0.9
 """Ratio test: largest accepted best distance over second best."""
+
+DEFAULT_PAIR_RATIO = 0.95
+"""The same where neighbouring matches must agree, too."""
 
 DEFAULT_THRESHOLDS = {"pose": 1.0, "fundamental": 1.5, "homography": 3.0}
 """Largest error of an inlier by model, in pixels of the image as described."""

@@ -177,9 +177,13 @@ def _noisy(descriptors, random):
     return noisy / np.linalg.norm(noisy, axis=1, keepdims=True)
 
 
+@pytest.fixture(scope="module")
+def result(prepared, true_images):
+    return evaluate_stereo(prepared, true_images, OPTIONS)
+
+
 class TestStereo:
-    def test_true_matches(self, prepared, true_images):
-        result = evaluate_stereo(prepared, true_images, OPTIONS)
+    def test_true_matches(self, result):
         assert result.score.pairs == 10
         assert max(max(each.errors) for each in result.results) < 0.5
         assert result.score.maa10 == result.score.map15 == 1
@@ -191,8 +195,8 @@ class TestStereo:
         assert score.maa10 < 0.05
         assert score.map15 < 0.15
 
-    def test_result(self, prepared, true_images):
-        plain = json.loads(json.dumps(evaluate_stereo(prepared, true_images, OPTIONS).to_dict(), allow_nan=False))
+    def test_result(self, result):
+        plain = json.loads(json.dumps(result.to_dict(), allow_nan=False))
         assert plain["pairs"] == len(plain["rows"]) == 10
         assert plain["rows"][0][:2] == ["0.png", "1.png"]
         assert len(plain["rows"][0]) == len(plain["columns"])

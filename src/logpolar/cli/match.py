@@ -14,7 +14,7 @@ from logpolar.cli.options import ENGINE, extraction_options, open_extractor, tak
 from logpolar.cli.settings import make_settings, settings_options
 from logpolar.errors import LogpolarError
 from logpolar.geometry.options import EstimationOptions
-from logpolar.matching.options import MatchingOptions
+from logpolar.matching.options import MatchingOptions, PairMatchingOptions
 from logpolar.settings import DetectionOptions
 from logpolar.storage.atomic_io import check_output, check_page, check_picture
 from logpolar.viewing.options import DrawingOptions
@@ -35,7 +35,7 @@ _CAMERA = "Camera of the {} photo, to print the pose: 'exif', or as COLMAP write
 @click.option("--html", type=click.Path(path_type=Path), help="Page to look at the matches one by one (.html).")
 @click.option("--h5", type=click.Path(path_type=Path), help="File for features and matches (HDF5, replaced).")
 @extraction_options
-@settings_options(MatchingOptions)
+@settings_options(PairMatchingOptions)
 @click.option(
     "--geometry",
     type=click.Choice(["fundamental", "homography", "pose", "none"]),
@@ -78,7 +78,7 @@ def match(
     model = geometry or ("pose" if cameras else "fundamental")
     if model == "pose" and not cameras:
         raise LogpolarError("--geometry pose needs --camera-a and --camera-b")
-    matching, estimation = make_settings(MatchingOptions, values), make_settings(EstimationOptions, values)
+    matching, estimation = make_settings(PairMatchingOptions, values), make_settings(EstimationOptions, values)
     device, extractors = values["device"], _open_extractors(compare, take_extraction(values))
     features = [(extractor.extract(first), extractor.extract(second)) for extractor in extractors.values()]
     results = {

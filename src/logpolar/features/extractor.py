@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from logpolar.errors import ImageError
 from logpolar.features.features import Features
-from logpolar.images import fitted_size, read_gray, resize, to_gray
+from logpolar.images import fitted_size, read_downscaled, resize, to_gray
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import Detector, FeatureDetector, SiftDetector
 from logpolar.models import Model, load_model
@@ -94,8 +94,11 @@ class Extractor:
         ``color``: channel order of an array, ``"bgr"`` as in OpenCV or ``"rgb"``. An incorrect order cannot be
         detected: it only changes the gray values a little. PIL images are RGB in any case.
         """
-        gray = read_gray(image) if isinstance(image, str | Path) else to_gray(image, color)
-        height, width = gray.shape
+        if isinstance(image, str | Path):
+            gray, (width, height) = read_downscaled(image, self.max_size)
+        else:
+            gray = to_gray(image, color)
+            height, width = gray.shape
         size = fitted_size((width, height), self.max_size, self.min_size)
         fitted = resize(gray, size)
         factor_x, factor_y = size[0] / width, size[1] / height

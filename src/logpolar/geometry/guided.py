@@ -21,8 +21,11 @@ from logpolar.types import FloatArray, Matrix
 PairError: TypeAlias = Callable[[slice], FloatArray]
 """Errors (block, M) of pairing a block of the first image's keypoints with each of the second's."""
 
-_RATIO = 0.97
+_RATIO = 0.95
 """The relaxed ratio test, among the keypoints near the prediction."""
+
+_NEAR = 2.0
+"""How far from the prediction matches may lie, in thresholds of inliers: the prediction is not exact either."""
 
 _QUANTILE = 0.95
 """Matches may be as far apart as this fraction of the first inliers."""
@@ -36,12 +39,13 @@ def match_near(
     inlier_distances: FloatArray,
     options: MatchingOptions,
 ) -> Matches:
-    """Matches whose ``error`` is at most ``threshold``, nearest and mutual among these, and filtered.
+    """Matches near the prediction, nearest and mutual among these, and filtered.
 
+    ``error`` of the inliers is at most ``threshold``.
     ``inlier_distances``: descriptor distances of the first estimate's inliers.
     """
     relaxed = replace(options, ratio=_RATIO)
-    found = match_allowed(first.descriptors, second.descriptors, lambda rows: error(rows) <= threshold, relaxed)
+    found = match_allowed(first.descriptors, second.descriptors, lambda rows: error(rows) <= _NEAR * threshold, relaxed)
     found = found[found.distances <= np.quantile(inlier_distances, _QUANTILE)]
     return filter_matches(found, first.keypoints, second.keypoints, options)
 

@@ -23,7 +23,7 @@ from logpolar.geometry.two_view import (
 )
 from logpolar.images import resize_matrix
 from logpolar.matching.nearest import Matches, match_features
-from logpolar.matching.options import MatchingOptions
+from logpolar.matching.options import MatchingOptions, PairMatchingOptions
 from logpolar.types import Matrix
 
 Cameras = tuple[AnyCamera, AnyCamera]
@@ -83,9 +83,10 @@ def match_and_verify(
 ) -> VerifiedMatches:
     """Match two images and estimate their geometry: ``model`` is fundamental, homography, pose or none.
 
-    A pose needs the ``cameras``, see ``estimate_pose``. With none, all matches count as inliers.
+    A pose needs the ``cameras``, see ``estimate_pose``. With none, all matches count as inliers. ``matching``: by
+    default ``PairMatchingOptions``. With ``estimation.guided`` matches are those found near the first estimate.
     """
-    matching, estimation = matching or MatchingOptions(), estimation or EstimationOptions()
+    matching, estimation = matching or PairMatchingOptions(), estimation or EstimationOptions()
     matches = match_features(first, second, matching, device=device)
     geometry = _estimate(model, first, second, matches, cameras, estimation)
     if estimation.guided and geometry.common_scene:

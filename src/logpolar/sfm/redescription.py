@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from logpolar.errors import LogpolarError, StorageError
 from logpolar.matching.pairs import PAIRINGS, Pair, PairingOptions, choose_pairs, read_pairs
 from logpolar.settings import setting
-from logpolar.sfm.export import check_photos, check_size, verify_setting, write_features, write_matches
+from logpolar.sfm.export import check_photos, check_room, check_size, verify_setting, write_features, write_matches
 from logpolar.storage.atomic_io import within
 
 if TYPE_CHECKING:  # the command line builds its options from this module; the rest is slow to import
@@ -97,6 +97,7 @@ def redescribe_database(
                         check_size(name, file.image_size(name), database.images[name].size)
                     chosen = _choose(file, options, own_pairs, source, pairs)
                 match_pairs(features, matches, chosen, matching, jobs, overwrite, progress, device)
+                check_room(half, features, matches)
                 database.clear()
                 with FeatureFile(features) as file, MatchFile(matches) as links:
                     write_features(database, file, names, keypoints=False)

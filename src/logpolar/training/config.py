@@ -23,11 +23,12 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
-from logpolar.errors import LogpolarError
+from logpolar.errors import LogpolarError, first_line
 from logpolar.models import shipped_models
 from logpolar.models.cards import NetworkOptions, PatchSizeError
 from logpolar.sampling.patterns import Cartesian, LogPolar, Pattern, pattern_from_dict, pattern_to_dict
 from logpolar.settings import check_settings
+from logpolar.storage.inputs import read_text
 from logpolar.training.options import DataSource, DistillationOptions, TrainingConfig
 from logpolar.training.recipes import RECIPES
 
@@ -64,15 +65,16 @@ def read_config(path: str | Path, changes: Sequence[str] = ()) -> TrainingConfig
     Data files are relative to the config's folder. Raises ``LogpolarError`` naming the file and the key.
     """
     path = Path(path)
+    text = read_text(path, LogpolarError, "TOML file")
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise LogpolarError(f"{path}: not a TOML file: {error}") from error
+        table = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # also integers of thousands of digits
+        raise LogpolarError(f"{path}: not a TOML file: {first_line(error)}") from error
     try:
         for change in changes:
             _change(table, change)
         return _make_config(table, path.parent)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:  # the latter: integers beyond the range of floats or of the library
         raise LogpolarError(f"{path}: {error}") from error
 
 
@@ -262,7 +264,7 @@ def _refuse_booleans(table: Mapping[str, Any], values: Mapping[str, Any], where:
 def _typed(value: Any, default: Any, name: str) -> Any:
     """The value, if it has the default's type; integers will do for floats."""
     kind = type(default)
-    if kind is float and type(value) is int:
+    if kind is float and type(value) is int and abs(value) < 2**63:
         value = float(value)
     if kind is tuple and isinstance(value, list) and all(isinstance(item, str) for item in value):
         return tuple(value)

@@ -19,7 +19,7 @@ from logpolar.errors import LogpolarError, ModelError
 from logpolar.evaluation.pairs import Score
 from logpolar.models import Model, load_model
 from logpolar.models.export import network_file, save_model
-from logpolar.storage.atomic_io import write_whole
+from logpolar.storage.atomic_io import Lock, write_whole
 from logpolar.training.batches import BatchSampler
 from logpolar.training.cards import about_teacher, make_card
 from logpolar.training.checkpoints import load_checkpoint, save_checkpoint
@@ -94,6 +94,13 @@ class _Run:
         self.amount = [0, 0]  # image pairs and correspondences
 
     def go(self, overwrite: bool, data: TrainingData | None) -> RunReport:
+        with contextlib.ExitStack() as stack:
+            if self.world.is_first:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(Lock(self.checkpoint))
+            return self._go(overwrite, data)
+
+    def _go(self, overwrite: bool, data: TrainingData | None) -> RunReport:
         config = self.config
         state = self._open_folder(overwrite)
         written = self.model.exists() and self.onnx.exists()
@@ -152,9 +159,8 @@ class _Run:
     def _open_folder(self, overwrite: bool) -> dict[str, Any] | None:
         """The checkpoint to resume from, if any; raises if it is of another config."""
         if self.world.is_first:
-            self.folder.mkdir(parents=True, exist_ok=True)
             logs = self.folder / "log.csv", self.folder / "validation.csv"
-            for path in (self.checkpoint, self.model, self.onnx, *logs) if overwrite else ():
+            for path in (self.checkpoint, *logs) if overwrite else ():  # the model stays until there is another
                 path.unlink(missing_ok=True)
         self.world.wait()
         if not self.checkpoint.exists():
@@ -242,6 +248,8 @@ class _Run:
             return
         plain = {name: score.to_dict() for name, score in scores.items()}
         state = {"step": trainer.step, "trainer": trainer.state(), "seconds": self.seconds, "scores": plain}
+        if trainer.step >= self.config.optimisation.steps:
+            self.onnx.unlink(missing_ok=True)  # of an overwritten run: it would mark this one as complete
         save_checkpoint(self.checkpoint, {**state, "config": self._identity(), "data": self.amount})
 
     def _finish(self, trainer: Trainer, data: TrainingData, scores: dict[str, Score]) -> None:

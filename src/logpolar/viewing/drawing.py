@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -11,6 +13,7 @@ from numpy.typing import NDArray
 
 from logpolar.errors import ImageError
 from logpolar.images import resize_points, to_bytes, to_gray
+from logpolar.storage.atomic_io import write_whole
 from logpolar.types import Array, Image
 from logpolar.viewing.options import DrawingOptions
 
@@ -123,15 +126,23 @@ def write_picture(path: str | Path, picture: Picture) -> None:
         _, data = cv2.imencode(path.suffix.lower(), picture)
     except cv2.error as error:
         raise ImageError(f"{path}: cannot be encoded in that format") from error
-    path.write_bytes(data.tobytes())
+    write_whole(path, data.tobytes())
+
+
+def write_figure(path: Path, figure: Any, dpi: int = 130) -> None:
+    """Write a figure of matplotlib; the file name suffix selects the format."""
+    content = io.BytesIO()
+    figure.savefig(content, dpi=dpi, format=path.suffix[1:].lower())
+    write_whole(path, content.getvalue())
 
 
 def _panel(image: Image, xy: Array, orientation: int) -> tuple[Picture, Array]:
     """Upright 8 bit BGR copy with at most 800 px on its longer side, and where points of the image are in it."""
-    gray = to_bytes(to_gray(image))
-    colour = image[:, :, :3] if image.ndim == 3 and image.shape[2] >= 3 and image.dtype == np.uint8 else None
-    picture = cv2.cvtColor(gray, cv2.COLOR_GRAY2BGR) if colour is None else np.asarray(colour)
-    picture, xy = _upright(np.asarray(picture, np.uint8), np.asarray(xy), orientation)
+    if image.ndim == 3 and image.shape[2] >= 3 and image.dtype == np.uint8:
+        picture = np.asarray(image[:, :, :3], np.uint8)
+    else:
+        picture = np.asarray(cv2.cvtColor(to_bytes(to_gray(image)), cv2.COLOR_GRAY2BGR), np.uint8)
+    picture, xy = _upright(picture, np.asarray(xy), orientation)
     scale = min(_MAX_SIDE / max(picture.shape[:2]), 1.0)
     if scale < 1:
         picture = np.asarray(cv2.resize(picture, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA), np.uint8)
