@@ -86,7 +86,7 @@ def redescribe(database: Path, photos: Path, output: Path, pairs: Path | None, *
     """
     from logpolar.sfm.redescription import redescribe_database
 
-    device, opener = settings["device"], extractor_opener(**take_extraction(settings))
+    device, opener = settings["device"], extractor_opener(**take_extraction(settings), min_size=0)
     jobs, overwrite = settings.pop("jobs"), settings.pop("overwrite")
     options, matching = make_settings(RedescriptionOptions, settings), make_settings(MatchingOptions, settings)
     with continuing(output.with_name(f"{output.name}.features.h5")):

@@ -16,6 +16,7 @@ from logpolar.cli.settings import Command, Number, settings_options, with_option
 from logpolar.settings import (
     DEFAULT_MAX_KEYPOINTS,
     DEFAULT_MAX_SIZE,
+    DEFAULT_MIN_SIZE,
     DEFAULT_MODEL,
     DEFAULT_SPREAD,
     PRECISIONS,
@@ -154,7 +155,7 @@ def extractor_opener(threads: int, **extraction: Any) -> OpenExtractor:
 
 def open_extractor(
     max_size: int,
-    min_size: int = 0,  # without the option keypoints are given, which gain nothing by it
+    min_size: int = DEFAULT_MIN_SIZE,
     spread: float = DEFAULT_SPREAD,
     max_keypoints: int = DEFAULT_MAX_KEYPOINTS,
     fixed_threads: int = 0,

@@ -15,6 +15,7 @@ from logpolar.features.features import Features
 from logpolar.images import fitted_size, read_downscaled, resize, to_gray
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import Detector, FeatureDetector, SiftDetector
+from logpolar.keypoints.keypoints import MAX_SIZE
 from logpolar.models import Model, load_model
 from logpolar.models.describers import Describer, open_describer
 from logpolar.settings import DEFAULT_MAX_SIZE, DEFAULT_MIN_SIZE, DEFAULT_MODEL, Precision, RuntimeName
@@ -107,7 +108,9 @@ class Extractor:
             keypoints = scaled.resized(1 / factor_x, 1 / factor_y)
         else:
             keypoints = keypoints if isinstance(keypoints, Keypoints) else Keypoints.from_points(keypoints)
+            keypoints.check()
             scaled = keypoints.resized(factor_x, factor_y)
+            scaled = replace(scaled, size=np.minimum(scaled.size, MAX_SIZE))  # valid sizes stay valid when enlarged
         return Features(keypoints, self.describer.describe(fitted, scaled), (width, height), max(factor_x, factor_y))
 
     def extract_many(self, images: Iterable[ImageInput], color: Color = "bgr") -> Iterator[Features]:
