@@ -58,7 +58,8 @@ class _Commands(click.Group):
             if isinstance(error, BrokenPipeError) or not isinstance(error, (LogpolarError, OSError)):
                 raise
             words = f"{error.filename or 'writing'}: {in_words(error)}" if isinstance(error, OSError) else error
-            click.echo(f"logpolar: error: {words}", err=True)
+            line = " ".join(str(words).splitlines())  # file names may hold anything
+            click.echo(f"logpolar: error: {line}", err=True)
             sys.exit(2)
 
     def __call__(self, *args: Any, **more: Any) -> Any:

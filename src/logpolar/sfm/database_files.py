@@ -117,7 +117,7 @@ _PARAMETERS = " ".join(f"WHEN {model} THEN {8 * count}" for model, count in enum
 
 def _no_array(size: int, columns: str) -> str:
     """SQL of rows whose blob is not an array of values of so many bytes with these numbers of columns."""
-    counts = "typeof(rows) != 'integer' OR typeof(cols) != 'integer' OR rows NOT BETWEEN 0 AND 100000000"
+    counts = "typeof(rows) != 'integer' OR typeof(cols) != 'integer' OR rows NOT BETWEEN 0 AND 10000000"
     data = f"COALESCE(length(data), 0) != {size} * rows * cols OR typeof(data) NOT IN ('blob', 'null')"
     return f"{counts} OR (rows > 0 AND cols NOT IN ({columns})) OR {data}"
 
@@ -140,7 +140,7 @@ def _check_content(database: sqlite3.Connection, path: Path) -> None:
     """Raise unless the tables hold what COLMAP writes into them, and nothing acts by itself."""
     (sound,) = database.execute("PRAGMA quick_check(1)").fetchone()
     if sound != "ok":
-        raise StorageError(f"{path}: this COLMAP database is damaged ({sound})")
+        raise StorageError(f"{path}: this COLMAP database is damaged ({' '.join(str(sound).split())})")
     for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type IN ('trigger', 'view')"):
         raise StorageError(f"{path}: has a trigger or view, '{name[:80]}', which COLMAP has not made")
     for table, condition in _DAMAGED.items():
