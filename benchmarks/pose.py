@@ -50,14 +50,22 @@ VIEWS: dict[str, dict[str, float]] = {
 }
 """What happens to the second image of each pair, in the order of their importance."""
 
-OLD = {"estimator": "opencv", "threshold": 1.0, "filter": "none", "guided": False, "spread": 0.0, "min_size": 0}
+OLD = {
+    "estimator": "opencv",
+    "threshold": 1.0,
+    "ratio": 0.9,
+    "filter": "none",
+    "guided": False,
+    "spread": 0.0,
+    "min_size": 0,
+}
 """The options of version 0.1; the steps replace them one after the other."""
 
 STEPS: dict[str, dict[str, Any]] = {
     "0.1": {},
     "1 PoseLib": {"estimator": "poselib", "threshold": DEFAULT_THRESHOLDS["pose"]},
     "2 spread": {"spread": DEFAULT_SPREAD},
-    "3 consensus": {"filter": "consensus"},
+    "3 consensus": {"ratio": 0.95, "filter": "auto"},
     "4 guided": {"guided": True},
     "5 min_size": {"min_size": DEFAULT_MIN_SIZE},
 }

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from logpolar.features.features import Features
 from logpolar.keypoints import Keypoints
-from logpolar.matching.consensus import agreeing
+from logpolar.matching.consensus import agreeing, have_shape
 from logpolar.matching.options import MatchingOptions
 from logpolar.types import FloatArray
 
@@ -54,10 +54,10 @@ def match_features(
 
 def filter_matches(matches: Matches, first: Keypoints, second: Keypoints, options: MatchingOptions) -> Matches:
     """The matches that the filter of the options keeps; ``first`` and ``second``: the keypoints of the images."""
-    if options.filter == "none":
+    here, there = first[matches.indices[:, 0]], second[matches.indices[:, 1]]
+    if options.filter == "none" or (options.filter == "auto" and not have_shape(here, there)):
         return matches
-    here, there = matches.indices.T
-    return matches[agreeing(first[here], second[there])]
+    return matches[agreeing(here, there)]
 
 
 def match_descriptors(
