@@ -260,7 +260,7 @@ class TestBadInput:
         assert_one_error(run_match(photos[0], tmp_path / "hole.tif"), "hole.tif", "2 of 400 values")
 
     def test_folder(self, photos, tmp_path):
-        assert_one_error(run_match(photos[0], tmp_path), str(tmp_path), "directory")
+        assert_one_error(run_match(photos[0], tmp_path), str(tmp_path), "is a folder")
 
     def test_bad_image_leaves_no_output_behind(self, photos, tmp_path):
         run_match(photos[0], tmp_path / "none.jpg", "-o", tmp_path / "matches.png", "--h5", tmp_path / "matches.h5")

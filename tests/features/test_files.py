@@ -12,9 +12,11 @@ from logpolar.features import files as storage
 from logpolar.features.features import Features
 from logpolar.features.files import FeatureFile, FeatureWriter
 from logpolar.keypoints import Keypoints
-from logpolar.storage import hdf5
+from logpolar.models import load_model
+from logpolar.storage import hdf5, hdf5_output
 
 SETTINGS = {"model": "logpolar-96", "model_hash": "abc", "max_size": 1600}
+FIRST_DEFAULT = "30d0093e7f9f29df6c3d5211f541af3b363247f554fcd8fdbbfe88d6b4a1a116"  # in feature files of 0.1
 
 
 def some_features(count: int = 5, seed: int = 0) -> Features:
@@ -135,7 +137,7 @@ def test_killed_at_any_step_the_file_is_whole_and_complete(tmp_path, monkeypatch
         if step == "shutil.copyfile":
             patch.setattr(hdf5.shutil, "copyfile", die)
         elif step == "h5py.File":
-            patch.setattr(hdf5.h5py, "File", die)
+            patch.setattr(hdf5_output.h5py, "File", die)
         elif step == "flush":
             patch.setattr(hdf5, "flush", die)
         elif step in ("hardlink_to", "replace"):
@@ -146,7 +148,7 @@ def test_killed_at_any_step_the_file_is_whole_and_complete(tmp_path, monkeypatch
             patch.setattr(storage, "_write_features", lambda file, *rest: (file.create_group("half"), die()))
         with pytest.raises(Killed):
             writer.add("c.jpg", some_features(seed=2))
-    writer._lock._file.close()  # what the system does for a dead process
+    writer._lock._held.close()  # what the system does for a dead process
 
     before = {"a.jpg", "b.jpg"} if step == "shutil.copyfile" else {"a.jpg", "b.jpg", "b2.jpg"}
     with h5py.File(path, "r") as file:
@@ -191,10 +193,23 @@ def test_two_writers_at_once_are_refused(tmp_path):
 class TestRefused:
     def test_other_settings(self, tmp_path):
         write(tmp_path / "f.h5", ["a.jpg"])
-        for key in SETTINGS:
+        for key in SETTINGS.keys() - {"model"}:
             with pytest.raises(StorageError, match=f"made with {key} ="):
                 FeatureWriter(tmp_path / "f.h5", {**SETTINGS, key: "different"})
         write(tmp_path / "f.h5", ["b.jpg"])  # and the refusal left no lock behind
+
+    def test_features_of_the_first_default_go_with_it_alone(self, tmp_path):
+        """Version 0.1 called another model logpolar-96: the hash decides, not the name."""
+        written = {"model": "logpolar-96", "model_hash": FIRST_DEFAULT}
+        write(tmp_path / "f.h5", ["a.jpg"], written)
+        first, now = (
+            {"model": name, "model_hash": load_model(name).digest} for name in ("logpolar-96-v1", "logpolar-96")
+        )
+        with pytest.raises(StorageError, match="made with the model now called logpolar-96-v1"):
+            FeatureWriter(tmp_path / "f.h5", now)
+        write(tmp_path / "f.h5", ["b.jpg"], first)
+        with FeatureFile(tmp_path / "f.h5") as file:
+            assert file.names() == ["a.jpg", "b.jpg"]
 
     def test_text(self, tmp_path):
         (tmp_path / "f.h5").write_text("hello")

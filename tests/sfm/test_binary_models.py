@@ -47,7 +47,7 @@ def test_truncated_binary_model(binary, tmp_path, name, length):
         read_workspace(folder)
 
 
-@pytest.mark.parametrize("name", ["cameras.bin", "images.bin", "points3D.bin"])
+@pytest.mark.parametrize("name", ["cameras.bin", "images.bin", "points3D.bin", "rigs.bin", "frames.bin"])
 def test_binary_model_that_promises_more_than_there_is(binary, tmp_path, name):
     folder = Path(shutil.copytree(binary, tmp_path / "scene"))
     path = folder / "sparse" / name

@@ -214,7 +214,7 @@ class TestAdditions:
         with DiaryWriter(path, SETTINGS) as writer:
             writer.add(0)
             monkeypatch.setattr(hdf5, "flush", full)
-            with pytest.raises(StorageError, match=r"diary\.h5: cannot be written .*No space left"):
+            with pytest.raises(StorageError, match=r"diary\.h5: cannot be written .*no space left"):
                 writer.add(1)
         assert entries_in(path) == [0]
 
@@ -282,6 +282,29 @@ class TestSettings:
 
 
 class TestOverwriting:
+    def test_the_old_file_stays_until_the_new_one_is_complete(self, path):
+        write(path, range(3))
+        with DiaryWriter(path, {"other": 1}, overwrite=True) as writer:
+            writer.add(7)
+            assert entries_in(path) == [0, 1, 2]
+        assert entries_in(path) == [7]
+        assert names_in(path.parent) == [path.name]
+
+    def test_an_error_leaves_it(self, path):
+        write(path, range(3))
+        with pytest.raises(KeyboardInterrupt), DiaryWriter(path, SETTINGS, overwrite=True) as writer:
+            writer.add(7)
+            raise KeyboardInterrupt
+        assert entries_in(path) == [0, 1, 2]
+        assert names_in(path.parent) == [path.name]
+
+    def test_nothing_to_write_leaves_it(self, path):
+        write(path, range(3))
+        with DiaryWriter(path, SETTINGS, overwrite=True) as writer:
+            writer.discard()
+        assert entries_in(path) == [0, 1, 2]
+        assert names_in(path.parent) == [path.name]
+
     def test_starts_anew_with_other_settings(self, path):
         write(path)
         with DiaryWriter(path, {"source": "else"}, overwrite=True) as writer:

@@ -320,7 +320,7 @@ class TestWrong:
             read_config(tmp_path / "my.toml")
 
     def test_missing(self, tmp_path):
-        with pytest.raises(FileNotFoundError):
+        with pytest.raises(LogpolarError, match=r"my\.toml: no such file"):
             read_config(tmp_path / "my.toml")
 
 

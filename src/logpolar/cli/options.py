@@ -17,7 +17,9 @@ from logpolar.errors import LogpolarError
 from logpolar.settings import (
     DEFAULT_MAX_KEYPOINTS,
     DEFAULT_MAX_SIZE,
+    DEFAULT_MIN_SIZE,
     DEFAULT_MODEL,
+    DEFAULT_SPREAD,
     ORIENTATIONS,
     PRECISIONS,
     RUNTIMES,
@@ -59,7 +61,7 @@ _DETECTOR = (
         default="sift",
         show_default=True,
         metavar="sift|logpolar|FILE",
-        help="Keypoints: SIFT's, or those of a network, which have one size.",
+        help="Keypoints: SIFT's, or those of a network, which have one size, so that --spread has no meaning.",
     ),
     click.option(
         "--orientation",
@@ -177,8 +179,8 @@ def extractor_opener(threads: int, **extraction: Any) -> OpenExtractor:
 
 def open_extractor(
     max_size: int,
-    min_size: int = 0,
-    spread: float = 0.0,
+    min_size: int = DEFAULT_MIN_SIZE,
+    spread: float = DEFAULT_SPREAD,
     max_keypoints: int = DEFAULT_MAX_KEYPOINTS,
     detector: str = "sift",
     orientation: Orientation = ORIENTATIONS[0],
@@ -207,6 +209,4 @@ def _open_detector(name: str, max_keypoints: int, spread: float, orientation: Or
         if orientation != ORIENTATIONS[0]:
             raise LogpolarError("--orientation is for network detectors: SIFT has its own")
         return SiftDetector(max_keypoints, spread=spread)
-    if spread:
-        raise LogpolarError("--spread divides keypoints among sizes; those of a network detector have one size")
     return NetworkDetector(name, max_keypoints, orientation, threads)

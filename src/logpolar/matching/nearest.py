@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from logpolar.features.features import Features
 from logpolar.keypoints import Keypoints
-from logpolar.matching.consensus import agreeing
+from logpolar.matching.consensus import agreeing, have_shape
 from logpolar.matching.options import MatchingOptions
 from logpolar.types import FloatArray
 
@@ -24,6 +25,10 @@ class Matches:
 
     indices: NDArray[np.int32]
     distances: FloatArray
+
+    @classmethod
+    def empty(cls) -> Matches:
+        return cls(np.zeros((0, 2), np.int32), np.zeros(0, np.float32))
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -49,10 +54,10 @@ def match_features(
 
 def filter_matches(matches: Matches, first: Keypoints, second: Keypoints, options: MatchingOptions) -> Matches:
     """The matches that the filter of the options keeps; ``first`` and ``second``: the keypoints of the images."""
-    if options.filter == "none":
+    here, there = first[matches.indices[:, 0]], second[matches.indices[:, 1]]
+    if options.filter == "none" or (options.filter == "auto" and not have_shape(here, there)):
         return matches
-    here, there = matches.indices.T
-    return matches[agreeing(first[here], second[there])]
+    return matches[agreeing(here, there)]
 
 
 def match_descriptors(
@@ -76,12 +81,12 @@ def match_descriptors(
     """
     options = replace(options or MatchingOptions(), **changes)
     if len(first) == 0 or len(second) == 0:
-        return Matches(np.zeros((0, 2), np.int32), np.zeros(0, np.float32))
+        return Matches.empty()
     if device == "cpu":
-        return _select(_nearest(first, second), options)
+        return select_matches(_nearest(first, second), options)
     from logpolar.matching.torch_nearest import nearest_on_device
 
-    return _select(nearest_on_device(first, second, device), options)
+    return select_matches(nearest_on_device(first, second, device), options)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +100,8 @@ class Neighbours:
     back_best: FloatArray
 
 
-def _select(found: Neighbours, options: MatchingOptions) -> Matches:
+def select_matches(found: Neighbours, options: MatchingOptions) -> Matches:
+    """The nearest neighbours that are matches: mutual, and distinctive by the ratio test."""
     distance, second_distance = _distance(found.best), _distance(found.runner_up)
     keep = np.ones(len(found.index), np.bool_)
     if options.mutual:
@@ -110,7 +116,19 @@ def _select(found: Neighbours, options: MatchingOptions) -> Matches:
     return Matches(np.stack([rows, found.index[rows]], axis=1).astype(np.int32), distance[rows])
 
 
-def _nearest(first: FloatArray, second: FloatArray) -> Neighbours:
+Allowed: TypeAlias = Callable[[slice], NDArray[np.bool_]]
+"""Which rows of the second set may match a block of rows of the first: a mask (block, M)."""
+
+
+def match_allowed(first: FloatArray, second: FloatArray, allowed: Allowed, options: MatchingOptions) -> Matches:
+    """``match_descriptors`` among allowed pairs only: nearest and second nearest are the nearest allowed ones."""
+    if len(first) == 0 or len(second) == 0:
+        return Matches.empty()
+    matches = select_matches(_nearest(first, second, allowed), options)
+    return matches[np.isfinite(matches.distances)]
+
+
+def _nearest(first: FloatArray, second: FloatArray, allowed: Allowed | None = None) -> Neighbours:
     rows = max(_BLOCK_BYTES // (4 * len(second)), 1)
     index = np.empty(len(first), np.intp)
     best, runner_up = np.empty(len(first), np.float32), np.empty(len(first), np.float32)
@@ -120,6 +138,8 @@ def _nearest(first: FloatArray, second: FloatArray) -> Neighbours:
     for start in range(0, len(first), rows):
         part = np.ascontiguousarray(first[start : start + rows], np.float32)
         block = np.matmul(part, transposed, out=memory[: len(part)])
+        if allowed is not None:
+            block[~allowed(slice(start, start + len(part)))] = -np.inf
         # The maximum of each column is enough; finding its row as well takes ten times as long.
         np.maximum(back_best, block.max(axis=0), out=back_best)
         here, there = np.arange(len(block)), slice(start, start + len(block))

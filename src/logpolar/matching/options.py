@@ -4,20 +4,33 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from logpolar.settings import DEFAULT_RATIO, check_settings, setting
+from logpolar.settings import DEFAULT_PAIR_RATIO, DEFAULT_RATIO, check_settings, setting
 
-FILTERS = ("none", "consensus")
+FILTERS = ("none", "consensus", "auto")
+
+
+_RATIO_HELP = "Ratio test: best over second best distance; 1 accepts all."
+_FILTER_HELP = (
+    "consensus: neighbouring matches must agree on the change of scale and rotation; auto: the same for keypoints with "
+    "sizes and angles, none for others."
+)
 
 
 @dataclass(frozen=True)
 class MatchingOptions:
     """Which nearest neighbours are matches; a ``ratio`` of None or 1 accepts all."""
 
-    ratio: float | None = setting(DEFAULT_RATIO, "Ratio test: best over second best distance; 1 accepts all.", 1e-3, 1)
+    ratio: float | None = setting(DEFAULT_RATIO, _RATIO_HELP, 1e-3, 1)
     mutual: bool = setting(True, "Matches are mutual nearest neighbours.")
-    filter: str = setting(
-        "none", "consensus: neighbouring matches must agree on the change of scale and rotation.", choices=FILTERS
-    )
+    filter: str = setting("none", _FILTER_HELP, choices=FILTERS)
 
     def __post_init__(self) -> None:
         check_settings(self)
+
+
+@dataclass(frozen=True)
+class PairMatchingOptions(MatchingOptions):
+    """The defaults where the geometry of two images is estimated: a weaker ratio test, and the filter."""
+
+    ratio: float | None = setting(DEFAULT_PAIR_RATIO, _RATIO_HELP, 1e-3, 1)
+    filter: str = setting("auto", _FILTER_HELP, choices=FILTERS)

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from logpolar.sampling.patterns import Pattern, check_entries, pattern_from_dict, pattern_to_dict
 from logpolar.settings import DESCRIPTOR_SIZE
+from logpolar.storage.inputs import parse_json
 
 ModelPrecision: TypeAlias = Literal["float32", "bfloat16", "int8"]
 _VARIANT_PRECISIONS = ("bfloat16", "int8")
@@ -232,7 +233,7 @@ class DetectorCard:
 
 def _read_card(text: str, kind: type) -> tuple[dict[str, Any], Any, Variant | None]:
     """Entries of a card, its network as parsed JSON, and its variant."""
-    values = json.loads(text)
+    values = parse_json(text)
     if isinstance(values, dict):
         values.setdefault("variant", None)
     check_entries(values, kind, "card")

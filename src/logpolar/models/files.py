@@ -25,7 +25,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from importlib.abc import Traversable
 from pathlib import Path
@@ -41,6 +41,7 @@ from logpolar.models.cards import DetectorCard, ModelCard
 from logpolar.models.graphs import check_graph
 from logpolar.sampling.patterns import Pattern
 from logpolar.storage.atomic_io import write_whole
+from logpolar.storage.inputs import MAX_BYTES, check_regular
 from logpolar.types import FloatArray
 
 if TYPE_CHECKING:
@@ -161,8 +162,13 @@ def _shipped(folder: str) -> dict[str, Traversable]:
 
 
 def load_model(name_or_path: str | Path) -> Model:
-    """Load a shipped model by name, or a model file by path."""
-    return _load(str(name_or_path), "model", _shipped("weights"), _read)
+    """Load a shipped model by name, or a model file by path.
+
+    A shipped model that a later one replaced keeps its file, and so its hash, under a new name.
+    """
+    name = str(name_or_path)
+    model = _load(name, "model", _shipped("weights"), _read)
+    return replace(model, card=replace(model.card, name=name)) if name in shipped_models() else model
 
 
 def load_detector(name_or_path: str | Path) -> DetectorModel:
@@ -238,6 +244,7 @@ class _Parts(NamedTuple):
 
 
 def _read_parts(path: Path, source: str, kind: str) -> _Parts:
+    check_regular(path, ModelError, MAX_BYTES)
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}

@@ -6,11 +6,11 @@ since onnx is not part of every install: ONNX is protobuf, fields of a number an
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 
 from logpolar.models.cards import DetectorOptions, NetworkOptions
 from logpolar.settings import DESCRIPTOR_SIZE
+from logpolar.storage.inputs import parse_json
 
 _OPERATORS = frozenset(
     {
@@ -50,7 +50,7 @@ def check_graph(graph: bytes, network: NetworkOptions | DetectorOptions, weights
     if model.all(_MODEL_TRAINING) or model.all(_MODEL_FUNCTIONS):
         raise ValueError("it has functions of its own")
     described = {each.text(1): each.text(2) for each in model.messages(_MODEL_METADATA)}.get("network", "null")
-    if type(network).from_dict(json.loads(described)) != network:
+    if type(network).from_dict(parse_json(described)) != network:
         raise ValueError("it is of another network")
     if any(each.text(1) for each in model.messages(_MODEL_OPSETS)):
         raise ValueError("it has operators of other libraries")

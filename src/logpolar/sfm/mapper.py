@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import threading
 from collections.abc import Callable, Mapping
@@ -11,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from logpolar.errors import LogpolarError, StorageError
+from logpolar.sfm.binary_models import check_complete
 from logpolar.sfm.database_files import connect
 from logpolar.sfm.pycolmap_compat import colmap_errors, import_pycolmap, quiet, set_known
 from logpolar.storage.documents import write_json
+from logpolar.storage.inputs import parse_json, read_bytes
 
 DATABASE, MODELS, REPORT = "database.db", "sparse", "report.json"
 """What a folder of models holds. The report also marks the folder as ours."""
@@ -136,6 +137,8 @@ def map_database(
     try:
         with bar, quiet(), colmap_errors(f"{database}: COLMAP could not map it"):
             models = run_mapper(database, photos, half, options, bar.update)
+            for model in half.iterdir():
+                check_complete(model)  # COLMAP does not notice a full disk
         shutil.rmtree(place, ignore_errors=True)
         half.rename(place)
     except NoModelError as error:
@@ -172,12 +175,12 @@ def registered_images(model: Any) -> list[RegisteredImage]:
 def read_report(output: Path) -> SfmReport | None:
     """Report of an earlier run, if it is readable and its models exist."""
     try:
-        found = json.loads((output / REPORT).read_bytes())
+        found = parse_json(read_bytes(output / REPORT))
         registered = [
             RegisteredImage(each["name"], each["points"], tuple(each["centre"])) for each in found["registered"]
         ]
         report = SfmReport(**{**found, "registered": registered})
-    except (OSError, ValueError, TypeError, KeyError):
+    except (StorageError, ValueError, TypeError, KeyError):
         return None
     return report if (output / MODELS).is_dir() else None
 
@@ -189,8 +192,8 @@ def claim_folder(output: Path, *made: str, reset: bool = False) -> None:
     ``reset`` an earlier report, which no longer holds, is replaced.
     """
     try:
-        ours = "made_of" in json.loads((output / REPORT).read_bytes())
-    except (OSError, ValueError, TypeError):
+        ours = "made_of" in parse_json(read_bytes(output / REPORT))
+    except (StorageError, ValueError, TypeError):
         ours = False
     foreign = [name for name in (DATABASE, MODELS, REPORT, *made) if not ours and (output / name).exists()]
     if foreign:

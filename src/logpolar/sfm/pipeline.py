@@ -21,9 +21,9 @@ from logpolar.matching.pairs import Pair, PairingOptions, choose_pairs, read_pai
 from logpolar.settings import setting
 from logpolar.sfm.database_files import digest_rows
 from logpolar.sfm.export import CameraMode, ExportOptions, camera_mode_setting, export_database
-from logpolar.sfm.mapper import DATABASE, MapperOptions, SfmReport, claim_folder, map_database, read_report
+from logpolar.sfm.mapper import DATABASE, REPORT, MapperOptions, SfmReport, claim_folder, map_database, read_report
 from logpolar.sfm.pycolmap_compat import import_pycolmap
-from logpolar.storage.atomic_io import check_place, write_whole
+from logpolar.storage.atomic_io import Lock, check_place, write_whole
 
 if TYPE_CHECKING:  # the command line builds its options from this module; the rest is slow to import
     from logpolar.features.batch import OpenExtractor
@@ -52,12 +52,13 @@ def reconstruct(
     overwrite: bool = False,
     progress: bool = False,
     say: Callable[[str], None] = lambda line: None,
+    device: str = "cpu",
 ) -> SfmReport:
     """Features, pairs, matches, database and model of the photos in a folder, with COLMAP's incremental mapper.
 
     A second call resumes an interrupted run and adds new photos. Files made with other settings are refused;
     ``overwrite`` starts over. A folder with a COLMAP project that was not made here is refused either way. ``pairs`` is
-    a text file of pairs that replaces the pairing of ``options``.
+    a text file of pairs that replaces the pairing of ``options``. ``device``: where pairs are matched.
     """
     from logpolar.features.batch import extract_images
     from logpolar.images import find_images
@@ -75,32 +76,33 @@ def reconstruct(
     if not output.is_dir():
         check_place(output)
         output.mkdir()
-    # Pairs beside features are those of an unfinished run of version 0.1, which wrote no report before the end.
-    given = pairs and Path(pairs).resolve() == (output / PAIRS).resolve()
-    claim_folder(output, SUMMARY, *([] if given or (output / FEATURES).exists() else [PAIRS]))
-    say(f"features of {len(images)} photos")
-    left_out = extract_images(images, output / FEATURES, open_extractor, jobs, overwrite, progress).failed
-    if len(images) - len(left_out) < 2:
-        reason = next(iter(left_out.values()))
-        raise LogpolarError(f"{photos}: a reconstruction needs at least two readable photos; {reason}")
-    chosen = _choose(output, sorted(set(images) - set(left_out)), options, pairs)
-    say(f"matches of {len(chosen)} pairs")
-    match_pairs(output / FEATURES, output / MATCHES, chosen, matching, jobs, overwrite, progress)
-    with MatchFile(output / MATCHES) as file:
-        content = [sorted(chosen), file.settings, asdict(options)]
-    made_of = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-    before = read_report(output)
-    if not overwrite and before and before.made_of == made_of:
-        say("database and model are up to date")
-        return before
-    say("database and verification")
-    claim_folder(output, reset=True)
-    export = ExportOptions(options.camera_mode, seed=options.seed)
-    files = output / FEATURES, output / MATCHES, output / DATABASE
-    written = export_database(*files, photos, options=export, overwrite=True, progress=progress, pairs=chosen)
-    say(f"mapping: {written.verified} of {written.pairs} pairs verified")
-    mapping = MapperOptions(options.seed, options.min_model_size)
-    return map_database(output / DATABASE, photos, output, mapping, made_of, left_out, progress)
+    with Lock(output / REPORT):
+        # Pairs beside features are those of an unfinished run of version 0.1, which wrote no report before the end.
+        given = pairs and Path(pairs).resolve() == (output / PAIRS).resolve()
+        claim_folder(output, SUMMARY, *([] if given or (output / FEATURES).exists() else [PAIRS]))
+        say(f"features of {len(images)} photos")
+        left_out = extract_images(images, output / FEATURES, open_extractor, jobs, overwrite, progress).failed
+        if len(images) - len(left_out) < 2:
+            reason = next(iter(left_out.values()))
+            raise LogpolarError(f"{photos}: a reconstruction needs at least two readable photos; {reason}")
+        chosen = _choose(output, sorted(set(images) - set(left_out)), options, pairs)
+        say(f"matches of {len(chosen)} pairs")
+        match_pairs(output / FEATURES, output / MATCHES, chosen, matching, jobs, overwrite, progress, device)
+        with MatchFile(output / MATCHES) as file:
+            content = [sorted(chosen), file.settings, asdict(options)]
+        made_of = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        before = read_report(output)
+        if not overwrite and before and before.made_of == made_of:
+            say("database and model are up to date")
+            return before
+        say("database and verification")
+        claim_folder(output, reset=True)
+        export = ExportOptions(options.camera_mode, seed=options.seed)
+        files = output / FEATURES, output / MATCHES, output / DATABASE
+        written = export_database(*files, photos, options=export, overwrite=True, progress=progress, pairs=chosen)
+        say(f"mapping: {written.verified} of {written.pairs} pairs verified")
+        mapping = MapperOptions(options.seed, options.min_model_size)
+        return map_database(output / DATABASE, photos, output, mapping, made_of, left_out, progress)
 
 
 def _choose(output: Path, names: list[str], options: SfmOptions, pairs: str | Path | None) -> list[Pair]:

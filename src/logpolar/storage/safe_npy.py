@@ -15,6 +15,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from logpolar.errors import LogpolarError, in_words
+from logpolar.storage.inputs import check_regular
 
 
 def read_object(path: str | Path) -> Any:
@@ -23,6 +24,7 @@ def read_object(path: str | Path) -> Any:
     Allowed are dictionaries, lists, tuples, sets, text, bytes, numbers, and numpy arrays and scalars of these; anything
     else is refused.
     """
+    check_regular(Path(path), LogpolarError)
     try:
         with Path(path).open("rb") as file:
             version = npy.read_magic(file)
