@@ -150,11 +150,6 @@ def shipped_models() -> list[str]:
     return list(_shipped("weights"))
 
 
-def shipped_detectors() -> list[str]:
-    """Names of the detectors in the package."""
-    return list(_shipped("detector_weights"))
-
-
 def _shipped(folder: str) -> dict[str, Traversable]:
     place = resources.files("logpolar.models") / folder
     files = sorted(place.iterdir(), key=lambda file: file.name) if place.is_dir() else []

@@ -50,7 +50,7 @@ class ObjectiveOptions:
     keypoints: int = setting(384, "Keypoints of a crop that are matched.", 8)
     tolerance: float = setting(3.0, "Pixels within which keypoints correspond.", 0.5)
     incorrect: float = setting(0.25, "Penalty of an incorrect match, against the reward 1 of a correct one.", 0)
-    cost: float = setting(0.05, "Penalty of any keypoint.", 0)
+    cost: float = setting(0.01, "Penalty of any keypoint.", 0)
     found: float = setting(0.1, "Reward of an unmatched keypoint that is found again.", 0)
     descriptor: str = setting("logpolar-96", "Model whose descriptors are matched.")
     size: float = setting(6.0, "Pixels: size of all keypoints.", 1, 100)

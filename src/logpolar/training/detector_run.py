@@ -75,6 +75,8 @@ class _Run:
         self._describe = FrozenDescriptor(model.network(), model.sampling, size, device, fuse, half)
         self._plainly = FrozenDescriptor(model.network(), model.sampling, size, device, False, half)
         self._digest = model.digest
+        self._amounts: list[int] = []  # image pairs of each source
+        self._seconds = 0.0  # spent training, over all resumed runs
 
     def go(self, overwrite: bool) -> DetectorReport:
         state = self._open(overwrite)
@@ -87,12 +89,16 @@ class _Run:
         trainer = DetectorTrainer(self.config, sampler, self.device, self._describe, votes)
         amounts = [f"{len(each)} of {source.kind}" for each, source in zip(sources, self.config.data, strict=True)]
         self._say(f"training on image pairs: {', '.join(amounts)}; on {self.device}")
+        self._amounts = [len(each) for each in sources]
         if state is not None:
+            if state["data"] != self._amounts:
+                raise LogpolarError(f"{self.checkpoint}: from other data; choose another folder, or --overwrite")
             trainer.load(state["trainer"])
+            self._seconds = float(state["seconds"])
         self._loop(trainer)
         scores = self._validate(by_network(trainer.result))
         sift = self._validate(by_detector(SiftDetector(max(_COUNTS), contrast_threshold=0.0)))
-        self._finish(trainer, scores, sift, [len(each) for each in sources])
+        self._finish(trainer, scores, sift)
         return DetectorReport(self.model, scores, sift)
 
     def _say(self, words: str) -> None:
@@ -130,14 +136,19 @@ class _Run:
                 values = dict(zip(MEASURES, (total / count).tolist(), strict=True))
                 if not (math.isfinite(values["loss"]) and trainer.is_finite):
                     raise LogpolarError(f"the loss diverged at step {trainer.step}; try a lower learning rate")
-                speed = count / (time.perf_counter() - since)
+                seconds = time.perf_counter() - since
+                self._seconds, speed = self._seconds + seconds, count / seconds
                 records.add("log", trainer.step, {**values, "steps_per_second": round(speed, 2)})
                 self._say(f"step {trainer.step} of {steps}: loss {values['loss']:.4f}, {speed:.1f} steps/s")
                 total.zero_()
                 count, since = 0, time.perf_counter()
             if last or trainer.step % run.checkpoint_every == 0:
-                save_checkpoint(self.checkpoint, {"trainer": trainer.state(), "config": self._identity()})
+                self._save(trainer)
         records.close()
+
+    def _save(self, trainer: DetectorTrainer) -> None:
+        state = {"step": trainer.step, "trainer": trainer.state(), "config": self._identity(), "data": self._amounts}
+        save_checkpoint(self.checkpoint, {**state, "seconds": self._seconds, "scores": {}})
 
     def _validate(self, find: Any) -> Scores:
         scores = {}
@@ -153,12 +164,14 @@ class _Run:
                     scores[name] = score_detector(views, find, self._plainly, count)
         return scores
 
-    def _finish(self, trainer: DetectorTrainer, scores: Scores, sift: Scores, pairs: list[int]) -> None:
+    def _finish(self, trainer: DetectorTrainer, scores: Scores, sift: Scores) -> None:
         config = self.config
         training = {
             "data": config.sources,
-            "pairs": pairs,
+            "pairs": self._amounts,
             "steps": trainer.step,
+            "seconds": round(self._seconds, 1),
+            "device": str(self.device),
             "descriptor": {"name": config.objectives.descriptor, "hash": self._digest},
             "config": detector_config_to_dict(config),
             "versions": versions("torch", "opencv-python-headless"),
