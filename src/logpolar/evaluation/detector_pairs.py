@@ -81,7 +81,7 @@ class _Solid:
         here, there = self.cameras
         depth = _depth_at(self.depths[0], here, xy.astype(np.float64))
         x, y, deep = Transfer.between(here, there)(xy[:, 0].astype(np.float64), xy[:, 1].astype(np.float64), depth)
-        sent = np.stack([x, y], axis=1)
+        sent = np.asarray(np.stack([x, y], axis=1), np.float64)
         inside = _inside(sent, (there.width, there.height)) & (depth > 0) & (deep > 0)
         met = _depth_at(self.depths[1], there, np.where(inside[:, None], sent, 0))
         return sent, inside & (met > 0) & (np.abs(met - deep) <= _OCCLUSION * np.abs(deep))

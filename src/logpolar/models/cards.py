@@ -149,7 +149,8 @@ class DetectorOptions:
     def from_dict(cls, values: Any) -> DetectorOptions:
         """From parsed JSON; raises ``ValueError`` for anything else."""
         check_entries(values, cls, "card's network")
-        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
+        plain: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
+        return cls(**plain)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -44,13 +44,13 @@ def detector_graph(options: DetectorOptions) -> bytes:
     """
     nodes: list[NodeProto] = []
 
-    def apply(operator: str, *inputs: str, to: str, **attributes: object) -> str:
+    def apply(operator: str, *inputs: str, to: str, **attributes: Any) -> str:
         nodes.append(helper.make_node(operator, inputs, [to], name=to, **attributes))
         return to
 
     def convolve(name: str, values: str, relu: bool = True) -> str:
         side, stride = options.layers[name].shape[2], options.layers[name].stride
-        shape = {"kernel_shape": [side, side], "pads": [side // 2] * 4, "strides": [stride, stride]}
+        shape: dict[str, Any] = {"kernel_shape": [side, side], "pads": [side // 2] * 4, "strides": [stride, stride]}
         values = apply("Conv", values, f"{name}.weight", f"{name}.bias", to=name, **shape)
         return apply("Relu", values, to=f"{name}_relu") if relu else values
 
@@ -68,7 +68,7 @@ def detector_graph(options: DetectorOptions) -> bytes:
         values = apply("Add", levels[level], values, to=f"sum{level}")
         values = convolve(f"merge{level}", apply("Relu", values, to=f"sum{level}_relu"))
     enlarge(convolve("head", values, relu=False), "scores")
-    shape = [1, 1, "height", "width"]
+    shape: list[str | int | None] = [1, 1, "height", "width"]
     graph = helper.make_graph(
         nodes,
         "detector",

@@ -51,15 +51,19 @@ class DetectorNetwork(nn.Module):
 
     def folded(self) -> dict[str, Tensor]:
         """Weights ``NAME.weight`` and ``NAME.bias`` of the convolutions with their batch normalisation folded in."""
-        found = {}
+        found: dict[str, Tensor] = {}
         for name, convolution in self.convolutions.items():
+            assert isinstance(convolution, nn.Conv2d)
             weight, bias = convolution.weight.detach(), convolution.bias
             if name in self.norms:
                 norm = self.norms[name]
-                scale = norm.weight.detach() * (norm.running_var + norm.eps).rsqrt()  # type: ignore[operator]
-                bias = norm.bias.detach() - norm.running_mean * scale  # type: ignore[operator]
+                assert isinstance(norm, nn.BatchNorm2d)
+                assert norm.running_mean is not None and norm.running_var is not None
+                scale = norm.weight.detach() * (norm.running_var + norm.eps).rsqrt()
+                bias = norm.bias.detach() - norm.running_mean * scale
                 weight = weight * scale[:, None, None, None]
-            found |= {f"{name}.weight": weight, f"{name}.bias": bias.detach()}  # type: ignore[union-attr]
+            assert bias is not None
+            found |= {f"{name}.weight": weight, f"{name}.bias": bias.detach()}
         return found
 
 

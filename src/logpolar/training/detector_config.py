@@ -82,7 +82,7 @@ def _read_network(table: Any) -> DetectorOptions:
     if not isinstance(table, dict):
         raise ValueError("[network] must be a section with keys")
     refuse_unknown(table, _NETWORK, "[network]")
-    values = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
     try:
         return replace(DetectorOptions(), **values)
     except ValueError as error:

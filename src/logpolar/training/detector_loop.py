@@ -50,7 +50,8 @@ class FrozenDescriptor:
     def _describe(self, pyramids: TorchPyramids, image: Tensor, xy: Tensor, size: Tensor, angle: Tensor) -> Tensor:
         patches = pyramids.sample(image, xy, size, angle, self._sampling)
         with torch.autocast(xy.device.type, torch.bfloat16, enabled=self._half):
-            return self._network(patches).float()
+            found: Tensor = self._network(patches).float()
+        return found
 
 
 class DetectorTrainer:

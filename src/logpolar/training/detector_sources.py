@@ -54,7 +54,7 @@ def from_homographies(
     images, transfers, groups = list[Bytes](), [], []
     for first, second, homography, group in pairs:
         images += [first, second]
-        ways = zip((first, second), (homography, np.linalg.inv(homography)), strict=True)
+        ways = zip((first, second), (homography, np.asarray(np.linalg.inv(homography), np.float64)), strict=True)
         transfers.append([_homography_transfer(each, view.shape) for view, each in ways])
         groups.append(group)
     numbers = np.arange(len(images), dtype=np.int64).reshape(-1, 2)
@@ -94,8 +94,8 @@ def join(parts: Sequence[SourceImages], has_depth: bool) -> SourceImages:
         groups += int(part.pairs.groups.max(initial=-1)) + 1
         images, depths, votes = images + part.images, depths + part.inverse_depths, votes + part.votes
     empty = np.zeros((0, 2), np.int64), np.zeros((0, 2, 3, 4), np.float32), np.zeros(0, np.int64)
-    columns = zip(empty, *lists, strict=True)
-    return SourceImages(images, depths, votes, PairList(*(np.concatenate(each) for each in columns), has_depth))
+    numbers, transfers, names = (np.concatenate(each) for each in zip(empty, *lists, strict=True))
+    return SourceImages(images, depths, votes, PairList(numbers, transfers, names, has_depth))
 
 
 def reduce_depth(depth: FloatArray) -> FloatArray:

@@ -46,7 +46,7 @@ def whole_views(
     """Pairs of a source as crops of whole images; seconds are smaller by ``zoom``, and larger images than ``side``
     are reduced to it first."""
     numbers = torch.tensor(pairs, dtype=torch.int64, device=data.images[source].device)
-    for chunk in numbers.split(batch):
+    for chunk in torch.split(numbers, batch):
         image = data.images[source][chunk].T.reshape(-1)
         sizes, count = data.sizes(image).float(), len(chunk)
         fitted = (sizes.amax(dim=1) / side).clamp(min=1)

@@ -33,7 +33,7 @@ def find_votes(first: NDArray[np.uint8], second: NDArray[np.uint8], homography: 
     found: tuple[list[FloatArray], list[FloatArray]] = [], []
     for detect in (SiftDetector(_MOST), FeatureDetector(cv2.ORB.create(_MOST), _MOST), _shi_tomasi):
         here, there = (detect(view.astype(np.float32) / 255).xy for view in (first, second))
-        rows, columns = close_pairs(warp_points(homography, here.astype(np.float64))[0], there, _RADIUS)
+        rows, columns = close_pairs(warp_points(homography, here)[0], there.astype(np.float64), _RADIUS)
         for side, xy in zip(found, (here[np.unique(rows)], there[np.unique(columns)]), strict=True):
             side.append(xy)
     return _agree(found[0]), _agree(found[1])
