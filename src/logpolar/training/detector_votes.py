@@ -13,6 +13,7 @@ from torch import Tensor
 from logpolar.geometry.cameras import Matrix
 from logpolar.geometry.homography import warp_points
 from logpolar.geometry.radius_search import close_pairs, keep_apart
+from logpolar.images import to_gray
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import FeatureDetector, SiftDetector
 from logpolar.training.detector_crops import Crops
@@ -32,7 +33,7 @@ def find_votes(first: NDArray[np.uint8], second: NDArray[np.uint8], homography: 
     """Places of two views that SIFT, ORB and the Shi-Tomasi corner detector find in both."""
     found: tuple[list[FloatArray], list[FloatArray]] = [], []
     for detect in (SiftDetector(_MOST), FeatureDetector(cv2.ORB.create(_MOST), _MOST), _shi_tomasi):
-        here, there = (detect(view.astype(np.float32) / 255).xy for view in (first, second))
+        here, there = (detect(to_gray(view)).xy for view in (first, second))
         rows, columns = close_pairs(warp_points(homography, here)[0], there.astype(np.float64), _RADIUS)
         for side, xy in zip(found, (here[np.unique(rows)], there[np.unique(columns)]), strict=True):
             side.append(xy)
