@@ -33,7 +33,7 @@ def agreeing(first: Keypoints, second: Keypoints) -> NDArray[np.bool_]:
     if len(first) <= _VOTES:
         return np.zeros(len(first), np.bool_)
     around = _nearest_points(first.xy, _NEIGHBOURS)
-    if all(_varies(values) for keypoints in (first, second) for values in (keypoints.size, keypoints.angle)):
+    if have_shape(first, second):
         octaves, rotation = np.log2(second.size / first.size), (second.angle - first.angle) % 360
         agree = _same(octaves[around], octaves[:, None], rotation[around], rotation[:, None])
         return np.asarray(agree.sum(axis=1) >= _VOTES)
@@ -45,8 +45,10 @@ def agreeing(first: Keypoints, second: Keypoints) -> NDArray[np.bool_]:
     return np.asarray(votes >= min(_STEP_VOTES, octaves.shape[1]))
 
 
-def _varies(values: FloatArray) -> bool:
-    return bool((values != values[0]).any())
+def have_shape(*several: Keypoints) -> bool:
+    """Whether keypoints have sizes and angles of their own, not one for all of an image."""
+    values = [each for keypoints in several for each in (keypoints.size, keypoints.angle)]
+    return all(bool((each != each[:1]).any()) for each in values)
 
 
 def _same(octaves: Array, other_octaves: Array, rotation: Array, other_rotation: Array) -> NDArray[np.bool_]:

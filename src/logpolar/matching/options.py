@@ -6,11 +6,14 @@ from dataclasses import dataclass
 
 from logpolar.settings import DEFAULT_PAIR_RATIO, DEFAULT_RATIO, check_settings, setting
 
-FILTERS = ("none", "consensus")
+FILTERS = ("none", "consensus", "auto")
 
 
 _RATIO_HELP = "Ratio test: best over second best distance; 1 accepts all."
-_FILTER_HELP = "consensus: neighbouring matches must agree on the change of scale and rotation."
+_FILTER_HELP = (
+    "consensus: neighbouring matches must agree on the change of scale and rotation; auto: the same for keypoints with "
+    "sizes and angles, none for others."
+)
 
 
 @dataclass(frozen=True)
@@ -30,4 +33,4 @@ class PairMatchingOptions(MatchingOptions):
     """The defaults where the geometry of two images is estimated: a weaker ratio test, and the filter."""
 
     ratio: float | None = setting(DEFAULT_PAIR_RATIO, _RATIO_HELP, 1e-3, 1)
-    filter: str = setting("consensus", _FILTER_HELP, choices=FILTERS)
+    filter: str = setting("auto", _FILTER_HELP, choices=FILTERS)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from logpolar.datasets.files import CorrespondenceFile, file_names
+from logpolar.errors import LogpolarError
 from logpolar.evaluation.pairs import Score, mean_score, score_file
 from logpolar.models.describers import open_describer
 from logpolar.sampling.patterns import Cartesian, LogPolar, Pattern
@@ -52,13 +53,16 @@ def ablate(
     """
     device = World().device(config.run.device)
     sources = [find_files(source) for source in config.data]
+    trained = {path.resolve() for files in sources for path in files}
+    for path in tests:
+        if path.resolve() in trained:
+            raise LogpolarError(f"{path}: is among the training files; test on files that are not trained on")
+        CorrespondenceFile(path).close()  # raises if unreadable, before hours are spent
     copies = config.augmentation.used_copies
     data = load_training_data(
         sources, config.batch.per_pair, device, progress=progress, copies=copies, seed=config.run.seed
     )
     files, split = (list(tests), None) if tests else ([path for each in sources for path in each], "validation")
-    for path in tests:
-        CorrespondenceFile(path).close()  # raises if unreadable, before hours are spent
     rows = []
     for kind in ("cartesian", "log-polar"):
         for lambda_ in lambdas:
