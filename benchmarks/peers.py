@@ -39,7 +39,9 @@ from logpolar.evaluation.options import PhototourismOptions
 from logpolar.evaluation.phototourism import read_views
 from logpolar.evaluation.posed_scenes import PosedImage, PosedScene
 from logpolar.evaluation.poses import estimate_errors
+from logpolar.geometry.options import EstimationOptions
 from logpolar.geometry.two_view import estimate_pose
+from logpolar.settings import DEFAULT_THRESHOLDS
 from pose import VIEWS, Interval, draw, mean_of_scenes
 
 KEYPOINTS = 2048
@@ -125,13 +127,14 @@ class Work:
     """The pairs of scenes at all zooms, and files of their features and matches."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        self.folder, self.min_size, self.pairs = options.output, options.min_size, options.pairs
+        self.folder, self.min_size = options.output, options.min_size
+        self.pairs, self.images = options.pairs, options.images
         self.views = {name: VIEWS[name] for name in options.zooms.split(",")}
         self.scenes = {(path.name, view): self._read(path, view) for path in options.scenes for view in self.views}
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def _read(self, path: Path, view: str) -> PosedScene:
-        return read_views(path, PhototourismOptions(min_size=self.min_size, spread=0, **self.views[view]))
+        return read_views(path, PhototourismOptions(min_size=self.min_size, images=self.images, **self.views[view]))
 
     def rounds(self) -> Iterator[list[tuple[str, str, int, int]]]:
         """One pair of each scene at each zoom: scene, view, and rows of the images."""
@@ -187,7 +190,7 @@ def match(work: Work, methods: list[str]) -> None:
 # Scores
 
 
-def score(work: Work, methods: list[str], threshold: float) -> dict[str, Any]:
+def score(work: Work, methods: list[str], estimation: EstimationOptions) -> dict[str, Any]:
     table: dict[str, Any] = {}
     for method in methods:
         for view in work.views:
@@ -201,7 +204,7 @@ def score(work: Work, methods: list[str], threshold: float) -> dict[str, Any]:
                     with np.load(work.file(method, scene, view, first, second)) as stored:
                         points = stored["first"].astype(np.float64), stored["second"].astype(np.float64)
                     cameras = images[first].camera, images[second].camera
-                    pose = estimate_pose(*points, *(camera.matrix for camera in cameras), threshold=threshold)
+                    pose = estimate_pose(*points, *(camera.matrix for camera in cameras), estimation)
                     errors.setdefault(scene, []).append(estimate_errors(*cameras, pose))
             if errors:
                 table.setdefault(method, {})[view] = summary(errors)
@@ -231,13 +234,14 @@ def main() -> None:
     parser.add_argument("--zooms", default=",".join(VIEWS), help="names of views, see pose.py")
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--min-size", type=int, default=0, help="enlarge smaller images to this longer side")
-    parser.add_argument("--threshold", type=float, default=1.0, help="of an inlier, in pixels")
+    parser.add_argument("--images", type=int, default=0, help="pairs of that many images of each scene; 0: of all")
+    parser.add_argument("--threshold", type=float, default=DEFAULT_THRESHOLDS["pose"], help="of an inlier, in pixels")
     options = parser.parse_args()
     work, methods = Work(options), options.methods.split(",")
     if options.command == "match":
         match(work, methods)
     else:
-        table = score(work, methods, options.threshold)
+        table = score(work, methods, EstimationOptions(threshold=options.threshold))
         print_table(table)
         (options.output / "scores.json").write_text(json.dumps(table, indent=1) + "\n")
 

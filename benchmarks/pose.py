@@ -31,6 +31,7 @@ from logpolar.evaluation.options import PhototourismOptions
 from logpolar.evaluation.phototourism import describe_images, prepare_scene, read_views
 from logpolar.evaluation.posed_scenes import PosedScene, RowPair
 from logpolar.evaluation.poses import Errors, evaluate_stereo, fractions_within
+from logpolar.settings import DEFAULT_MIN_SIZE, DEFAULT_SPREAD, DEFAULT_THRESHOLDS
 from logpolar.storage.documents import versions
 
 SEED, RESAMPLES = 0, 2000
@@ -49,16 +50,24 @@ VIEWS: dict[str, dict[str, float]] = {
 }
 """What happens to the second image of each pair, in the order of their importance."""
 
-OLD = {"estimator": "opencv", "spread": 0.0, "min_size": 0}
+OLD = {
+    "estimator": "opencv",
+    "threshold": 1.0,
+    "ratio": 0.9,
+    "filter": "none",
+    "guided": False,
+    "spread": 0.0,
+    "min_size": 0,
+}
 """The options of version 0.1; the steps replace them one after the other."""
 
 STEPS: dict[str, dict[str, Any]] = {
-    "0.1": {"estimator": "opencv", "ratio": 0.9, "filter": "none", "guided": False, "spread": 0.0, "min_size": 0},
-    "1 PoseLib": {"estimator": "poselib"},
-    "2 spread": {"spread": 1.0},
+    "0.1": {},
+    "1 PoseLib": {"estimator": "poselib", "threshold": DEFAULT_THRESHOLDS["pose"]},
+    "2 spread": {"spread": DEFAULT_SPREAD},
     "3 consensus": {"ratio": 0.95, "filter": "auto"},
     "4 guided": {"guided": True},
-    "5 min_size": {"min_size": 1024},
+    "5 min_size": {"min_size": DEFAULT_MIN_SIZE},
 }
 
 
@@ -150,6 +159,7 @@ def main() -> None:
     parser.add_argument("--alone", action="store_true", help="steps do not add up: each changes the first")
     parser.add_argument("--keypoints", type=int, default=2048)
     parser.add_argument("--pairs", type=int, default=60, help="of each scene")
+    parser.add_argument("--images", type=int, default=0, help="pairs of that many images of each scene; 0: of all")
     parser.add_argument("--cache", type=Path)
     parser.add_argument("--jobs", type=int, default=1)
     parsed = parser.parse_args()
@@ -157,7 +167,8 @@ def main() -> None:
     for spec in parsed.descriptor:
         method = open_method(spec, threads=1)
         for view in parsed.zooms.split(","):
-            common = {**OLD, "keypoints": parsed.keypoints, "pairs": parsed.pairs, "seed": SEED, **VIEWS[view]}
+            common = {**OLD, "keypoints": parsed.keypoints, "pairs": parsed.pairs, "images": parsed.images}
+            common |= {"seed": SEED, **VIEWS[view]}
             options = PhototourismOptions(**common)
             first = before = None
             for step, changes in steps_of(parsed.steps).items():

@@ -121,12 +121,12 @@ def matching(settings: Settings) -> Subject:
         return lambda: match(first, second, *arguments)
 
     def on_torch() -> Work:
-        from logpolar.matching.nearest import _select
+        from logpolar.matching.nearest import select_matches
         from logpolar.matching.options import MatchingOptions
         from logpolar.matching.torch_nearest import nearest_on_device
 
         first, second = tensors()
-        return lambda: _select(nearest_on_device(first, second, "cpu"), MatchingOptions())
+        return lambda: select_matches(nearest_on_device(first, second, "cpu"), MatchingOptions())
 
     return Subject(
         f"Matching: {count} x {count} descriptors of 128 dimensions",

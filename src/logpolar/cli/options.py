@@ -16,7 +16,9 @@ from logpolar.cli.settings import Command, Number, settings_options, with_option
 from logpolar.settings import (
     DEFAULT_MAX_KEYPOINTS,
     DEFAULT_MAX_SIZE,
+    DEFAULT_MIN_SIZE,
     DEFAULT_MODEL,
+    DEFAULT_SPREAD,
     PRECISIONS,
     RUNTIMES,
     DetectionOptions,
@@ -153,8 +155,8 @@ def extractor_opener(threads: int, **extraction: Any) -> OpenExtractor:
 
 def open_extractor(
     max_size: int,
-    min_size: int = 0,
-    spread: float = 0.0,
+    min_size: int = DEFAULT_MIN_SIZE,
+    spread: float = DEFAULT_SPREAD,
     max_keypoints: int = DEFAULT_MAX_KEYPOINTS,
     fixed_threads: int = 0,
     threads: int = 0,

@@ -45,10 +45,12 @@ def sfm(photos: Path, output: Path, pairs: Path | None, jobs: int, overwrite: bo
     from logpolar.sfm.pipeline import reconstruct
     from logpolar.viewing.drawing import write_picture
 
-    opener = extractor_opener(**take_extraction(settings))
+    device, opener = settings["device"], extractor_opener(**take_extraction(settings))
     options, matching = make_settings(SfmOptions, settings), make_settings(MatchingOptions, settings)
     with continuing(output):
-        report = reconstruct(photos, output, opener, options, matching, pairs, jobs, overwrite, True, click.echo)
+        report = reconstruct(
+            photos, output, opener, options, matching, pairs, jobs, overwrite, True, click.echo, device
+        )
     write_picture(output / SUMMARY, draw_summary(photos, output, report))
     _print(output, report)
     if report.left_out:

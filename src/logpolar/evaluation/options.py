@@ -102,8 +102,9 @@ class AmosOptions:
 class PhototourismOptions(DetectionOptions, PairMatchingOptions, EstimationOptions):
     """How keypoints become matches and matches poses, and which images form sets."""
 
-    keypoints: int = setting(2048, "Strongest keypoints kept per image; 2048 and 8000 are usual.", 1)
+    keypoints: int = setting(2048, "Keypoints kept per image; 2048 and 8000 are usual.", 1)
     contrast: float = setting(0.0, "SIFT's contrast threshold; 0 admits faint keypoints.", 0)
+    images: int = setting(0, "Pairs of that many images of a scene, drawn at random but connected; 0 takes all.", 0)
     threshold: float = setting(
         DEFAULT_THRESHOLDS["pose"], "Largest error of an inlier, in pixels of the image as described.", 0.01, 100
     )

@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -262,6 +262,12 @@ def draw_pairs(scene: PosedScene, count: int, seed: int) -> list[RowPair]:
         return sorted(scene.pairs)
     chosen = np.random.default_rng(seed).permutation(len(scene.pairs))[:count]
     return sorted(scene.pairs[index] for index in chosen)
+
+
+def keep_images(scene: PosedScene, count: int, seed: int) -> PosedScene:
+    """The scene with the pairs among ``count`` images alone: many pairs of few images that must be described."""
+    bag = next(iter(draw_bags(scene, count, 1, seed)), tuple(range(len(scene.images))))
+    return replace(scene, pairs=[pair for pair in scene.pairs if set(pair) <= set(bag)])
 
 
 def draw_bags(scene: PosedScene, size: int, count: int, seed: int) -> list[tuple[int, ...]]:

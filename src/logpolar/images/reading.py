@@ -90,7 +90,7 @@ def _decode(data: bytes | NDArray[np.uint8], flags: int) -> Image:
             "`logpolar --max-megapixels` if the file can be trusted"
         )
     try:
-        with _stderr_lock, _silent_stderr():
+        with silent_stderr():
             image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     except cv2.error as error:
         raise ImageError(f"cannot be decoded ({error.err})") from error
@@ -100,25 +100,26 @@ def _decode(data: bytes | NDArray[np.uint8], flags: int) -> Image:
 
 
 @contextlib.contextmanager
-def _silent_stderr() -> Iterator[None]:
+def silent_stderr() -> Iterator[None]:
     """Keep OpenCV, libpng and libjpeg from writing to stderr: our own error gives the reason."""
-    previous = cv2.utils.logging.getLogLevel()
-    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
-    try:
-        stderr = os.dup(2)
-    except OSError:  # there is no stderr
-        stderr = None
-    try:
-        if stderr is not None:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, 2)
-            os.close(nowhere)
-        yield
-    finally:
-        if stderr is not None:
-            os.dup2(stderr, 2)
-            os.close(stderr)
-        cv2.utils.logging.setLogLevel(previous)
+    with _stderr_lock:
+        previous = cv2.utils.logging.getLogLevel()
+        cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
+        try:
+            stderr = os.dup(2)
+        except OSError:  # there is no stderr
+            stderr = None
+        try:
+            if stderr is not None:
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, 2)
+                os.close(nowhere)
+            yield
+        finally:
+            if stderr is not None:
+                os.dup2(stderr, 2)
+                os.close(stderr)
+            cv2.utils.logging.setLogLevel(previous)
 
 
 def read_gray(path: str | Path) -> FloatArray:

@@ -26,6 +26,10 @@ class Matches:
     indices: NDArray[np.int32]
     distances: FloatArray
 
+    @classmethod
+    def empty(cls) -> Matches:
+        return cls(np.zeros((0, 2), np.int32), np.zeros(0, np.float32))
+
     def __len__(self) -> int:
         return len(self.indices)
 
@@ -77,12 +81,12 @@ def match_descriptors(
     """
     options = replace(options or MatchingOptions(), **changes)
     if len(first) == 0 or len(second) == 0:
-        return Matches(np.zeros((0, 2), np.int32), np.zeros(0, np.float32))
+        return Matches.empty()
     if device == "cpu":
-        return _select(_nearest(first, second), options)
+        return select_matches(_nearest(first, second), options)
     from logpolar.matching.torch_nearest import nearest_on_device
 
-    return _select(nearest_on_device(first, second, device), options)
+    return select_matches(nearest_on_device(first, second, device), options)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +100,8 @@ class Neighbours:
     back_best: FloatArray
 
 
-def _select(found: Neighbours, options: MatchingOptions) -> Matches:
+def select_matches(found: Neighbours, options: MatchingOptions) -> Matches:
+    """The nearest neighbours that are matches: mutual, and distinctive by the ratio test."""
     distance, second_distance = _distance(found.best), _distance(found.runner_up)
     keep = np.ones(len(found.index), np.bool_)
     if options.mutual:
@@ -118,8 +123,8 @@ Allowed: TypeAlias = Callable[[slice], NDArray[np.bool_]]
 def match_allowed(first: FloatArray, second: FloatArray, allowed: Allowed, options: MatchingOptions) -> Matches:
     """``match_descriptors`` among allowed pairs only: nearest and second nearest are the nearest allowed ones."""
     if len(first) == 0 or len(second) == 0:
-        return Matches(np.zeros((0, 2), np.int32), np.zeros(0, np.float32))
-    matches = _select(_nearest(first, second, allowed), options)
+        return Matches.empty()
+    matches = select_matches(_nearest(first, second, allowed), options)
     return matches[np.isfinite(matches.distances)]
 
 

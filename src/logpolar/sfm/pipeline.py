@@ -52,12 +52,13 @@ def reconstruct(
     overwrite: bool = False,
     progress: bool = False,
     say: Callable[[str], None] = lambda line: None,
+    device: str = "cpu",
 ) -> SfmReport:
     """Features, pairs, matches, database and model of the photos in a folder, with COLMAP's incremental mapper.
 
     A second call resumes an interrupted run and adds new photos. Files made with other settings are refused;
     ``overwrite`` starts over. A folder with a COLMAP project that was not made here is refused either way. ``pairs`` is
-    a text file of pairs that replaces the pairing of ``options``.
+    a text file of pairs that replaces the pairing of ``options``. ``device``: where pairs are matched.
     """
     from logpolar.features.batch import extract_images
     from logpolar.images import find_images
@@ -86,7 +87,7 @@ def reconstruct(
             raise LogpolarError(f"{photos}: a reconstruction needs at least two readable photos; {reason}")
         chosen = _choose(output, sorted(set(images) - set(left_out)), options, pairs)
         say(f"matches of {len(chosen)} pairs")
-        match_pairs(output / FEATURES, output / MATCHES, chosen, matching, jobs, overwrite, progress)
+        match_pairs(output / FEATURES, output / MATCHES, chosen, matching, jobs, overwrite, progress, device)
         with MatchFile(output / MATCHES) as file:
             content = [sorted(chosen), file.settings, asdict(options)]
         made_of = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -52,6 +52,7 @@ def redescribe_database(
     jobs: int = 1,
     overwrite: bool = False,
     progress: bool = False,
+    device: str = "cpu",
 ) -> DatabaseReport:
     """Describe the keypoints of a database, with their stored scale and orientation, match and verify them.
 
@@ -60,6 +61,7 @@ def redescribe_database(
     it, OUTPUT.features.h5 and OUTPUT.matches.h5, which are removed at the end. An output that was made of the same
     source with the same settings is recognised and left alone. ``pairs`` is a text file of pairs that replaces the
     pairing of ``options``. Photos that cannot be described are an error: the result would be incomplete.
+    ``device``: where pairs are matched.
     """
     from logpolar.features.files import FeatureFile
     from logpolar.matching.files import MatchFile, match_pairs
@@ -94,7 +96,7 @@ def redescribe_database(
                     for name in names:
                         check_size(name, file.image_size(name), database.images[name].size)
                     chosen = _choose(file, options, own_pairs, source, pairs)
-                match_pairs(features, matches, chosen, matching, jobs, overwrite, progress)
+                match_pairs(features, matches, chosen, matching, jobs, overwrite, progress, device)
                 check_room(half, features, matches)
                 database.clear()
                 with FeatureFile(features) as file, MatchFile(matches) as links:
