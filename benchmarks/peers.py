@@ -36,7 +36,6 @@ import torch
 from numpy.typing import NDArray
 
 from logpolar.evaluation.options import PhototourismOptions
-from logpolar.evaluation.phototourism import read_views
 from logpolar.evaluation.posed_scenes import PosedImage, PosedScene, RowPair
 from logpolar.evaluation.poses import estimate_errors
 from logpolar.geometry.options import EstimationOptions

@@ -181,15 +181,16 @@ class TestPose:
 
 
 class TestCompare:
-    QUICK = ("--compare", "rootsift", "--min-size", 0, "--ratio", 0.4)
+    QUICK = ("--compare", "rootsift", "--min-size", 0, "--ratio", 0.8)
 
     def test_prints_a_line_and_draws_a_panel_for_each(self, photos, tmp_path):
+        cv2.imwrite(str(photos[1]), cv2.GaussianBlur(cv2.imread(str(photos[1])), (0, 0), 1.5))
         result = run_match(*photos, *self.QUICK, "-o", tmp_path / "both.png")
         assert result.exit_code == 0
         rows = [line.split() for line in result.stdout.splitlines()[2:5]]
         assert [row[0] for row in rows] == ["descriptor", "logpolar-96-small", "RootSIFT"]
         matches, inliers = zip(*((int(row[1]), int(row[2])) for row in rows[1:]), strict=True)
-        assert all(50 < each <= most for each, most in zip(inliers, matches, strict=True))
+        assert all(8 < each <= most for each, most in zip(inliers, matches, strict=True))
         assert len(set(matches)) == 2  # the ratio test decides differently on other descriptors
         assert cv2.imread(str(tmp_path / "both.png")).shape[0] > 2 * 240  # the taller photo, twice
 

@@ -26,6 +26,10 @@ def test_points_near_epipolar_lines_have_small_sampson_errors():
 
 
 def test_points_near_predictions_have_small_transfer_errors():
-    matrix, first, second = np.array([[0.4, -0.3, 200], [0.3, 0.45, 20], [1e-4, -2e-4, 1]]), points(40, 0), points(50, 1)
+    matrix, first, second = (
+        np.array([[0.4, -0.3, 200], [0.3, 0.45, 20], [1e-4, -2e-4, 1]]),
+        points(40, 0),
+        points(50, 1),
+    )
     errors = np.linalg.norm(warp_points(matrix, first)[0][:, None] - second, axis=2)
     check(near_predictions(matrix, first, second, 20.0), errors, 40.0)
