@@ -102,8 +102,8 @@ def estimate_pose(
     found = _solve(_POSE, *rays, threshold, options)
     if found.matrix is None:
         return RelativePose(None, found.inliers)
-    pose, seen = found.matrix, [each[found.inliers] for each in rays]
-    baseline = not _rotates_only(*seen, threshold)
+    pose, (first_rays, second_rays) = found.matrix, rays
+    baseline = not _rotates_only(first_rays[found.inliers], second_rays[found.inliers], threshold)
     return RelativePose(_essential(pose), found.inliers, found.significance, pose[:, :3], _direction(pose), baseline)
 
 
