@@ -35,6 +35,7 @@ SHARED = {
     "sampling/onnx_arrays.py": "sampling/test_onnx_arrays_and_lookup.py",
     "sampling/onnx_lookup.py": "sampling/test_onnx_arrays_and_lookup.py",
     "settings.py": "cli/test_cli_settings.py",
+    "sfm/facts.py": "sfm/test_diagnosis.py",
     "training/cards.py": "training/test_run.py",
     "training/options.py": "training/test_config.py",
     "training/validation.py": "training/test_run.py",
