@@ -89,9 +89,7 @@ def _crafted(made: Material) -> Iterator[tuple[str, str, object]]:
         yield kind, "!a device", lambda path: path.symlink_to("/dev/zero")
     for what, change in {
         "!16 GB of zeros": lambda file, name: _replace(file, f"{name}/descriptors", (2**25, 128)),
-        "!NaN sizes": lambda file, name: file[f"{name}/scales"].write_direct(
-            np.full(len(file[name]["scales"]), np.nan)
-        ),
+        "!NaN sizes": lambda file, name: file[f"{name}/sizes"].write_direct(np.full(len(file[name]["sizes"]), np.nan)),
         "!a link to a pipe": lambda file, name: _link(file, name),
         "!settings nested 10 000 deep": lambda file, name: file.attrs.__setitem__("settings", "[" * 10_000),
         "!a version that is an array": lambda file, name: file.attrs.__setitem__("version", np.arange(5)),
