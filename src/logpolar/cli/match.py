@@ -164,6 +164,8 @@ def _rotation(pose: RelativePose) -> str:
 
 
 def _translation(pose: RelativePose) -> str:
+    if not pose.baseline:
+        return "translation: none (no baseline: a rotation explains the matches)"
     return f"translation: towards ({_numbers(pose.translation)})"
 
 
