@@ -132,5 +132,7 @@ def detector_file(tmp_path_factory) -> Path:
     for _ in range(3):
         network(torch.randn(2, 64, 64))
     path = tmp_path_factory.mktemp("detector") / "tiny-detector.safetensors"
-    save_detector(path, network.eval(), DetectorCard("tiny-detector", "A test.", network.options, size=5.0))
+    save_detector(
+        path, network.eval(), DetectorCard("tiny-detector", "A test.", network.options, size=5.0, min_score=-100.0)
+    )
     return path

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import cv2
 import numpy as np
 import pytest
 
@@ -55,14 +56,29 @@ def test_small_images(detector_file, shape, orientation):
     assert ((found.xy >= 0) & (found.xy <= np.array(shape[::-1]) - 1)).all()
 
 
-def test_a_blank_image_has_keypoints_at_its_edges_at_most(detector):
-    found = detector(np.full((200, 200), 0.4, np.float32))
-    assert not ((found.xy > 70) & (found.xy < 130)).all(axis=1).any()
+def test_the_shipped_detector_finds_the_same_places_again(gray):
+    detector = NetworkDetector("logpolar", 300, threads=1)
+    rotation = cv2.getRotationMatrix2D((128, 128), 10, 0.8)
+    image = cv2.resize(gray, (256, 256), interpolation=cv2.INTER_AREA)
+    first, second = detector(image).xy, detector(cv2.warpAffine(image, rotation, (256, 256))).xy
+    sent = first @ rotation[:, :2].T + rotation[:, 2]
+    inside = sent[((sent > 40) & (sent < 216)).all(axis=1)]
+    distance = np.linalg.norm(inside[:, None] - second[None], axis=2).min(axis=1)
+    chance = np.linalg.norm(inside[:, None] - second[None] - 9, axis=2).min(axis=1)
+    assert len(inside) > 100
+    assert np.mean(distance < 2) > 0.6 > 2 * np.mean(chance < 2)
 
 
-def test_noise_is_defined(detector):
-    image = np.random.default_rng(0).random((80, 90)).astype(np.float32)
-    assert np.array_equal(detector(image).xy, detector(image).xy)
+def test_images_without_structure(gray):
+    """Nothing is found in blank images and smooth ramps; noise has keypoints, the same each time."""
+    detector = NetworkDetector("logpolar", threads=1)
+    for value in (0, 0.4, 1):
+        assert len(detector(np.full((90, 100), value, np.float32))) == 0
+    assert len(detector(np.tile(np.linspace(0, 1, 200, dtype=np.float32), (150, 1)))) == 0
+    noise = np.random.default_rng(0).random((80, 90)).astype(np.float32)
+    found = detector(noise)
+    assert np.isfinite(found.table).all()
+    assert np.array_equal(found.xy, detector(noise).xy)
 
 
 def test_pixels_that_are_not_numbers_are_refused(detector):
@@ -86,6 +102,8 @@ def test_options_are_checked(detector_file):
         NetworkDetector(detector_file, orientation="sideways")
     with pytest.raises(ValueError, match="max_tile"):
         NetworkDetector(detector_file, max_tile=100)
+    with pytest.raises(ValueError, match="size"):
+        NetworkDetector(detector_file, size=float("nan"))
 
 
 def test_halves_of_a_model_pair_are_not_mixed_up(detector_file):

@@ -37,7 +37,7 @@ def source(gray):
 @pytest.fixture(scope="module")
 def trainer_of(source):
     data = make_data([source], CPU, copies=1)
-    model = load_model("logpolar-96")
+    model = load_model("logpolar-96-small")
     descriptor = FrozenDescriptor(model.network(), model.sampling, 6.0, CPU, fuse=False, half=False)
     votes = VoteMaps(source.votes, CPU)
 

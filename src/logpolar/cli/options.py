@@ -216,4 +216,4 @@ def _open_detector(name: str, max_keypoints: int, spread: float, orientation: Or
         if orientation != ORIENTATIONS[0]:
             raise LogpolarError("--orientation is for network detectors: SIFT has its own")
         return SiftDetector(max_keypoints, spread=spread)
-    return NetworkDetector(name, max_keypoints, orientation, threads)
+    return NetworkDetector(name, max_keypoints, orientation, threads=threads)

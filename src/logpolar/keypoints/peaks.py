@@ -19,7 +19,7 @@ TEMPERATURE = 0.5
 """Below 1: logits of a detector differ by a few units between neighbouring pixels."""
 
 
-def find_peaks(scores: FloatArray, count: int | None) -> tuple[FloatArray, FloatArray]:
+def find_peaks(scores: FloatArray, count: int | None, min_score: float = -np.inf) -> tuple[FloatArray, FloatArray]:
     """Positions (N, 2) and scores (N,) of the ``count`` highest peaks of a map, or of all, highest first.
 
     Peaks of equal score are in the order of rows. A flat region has none: all its pixels would be peaks.
@@ -29,7 +29,7 @@ def find_peaks(scores: FloatArray, count: int | None) -> tuple[FloatArray, Float
         return np.zeros((0, 2), np.float32), np.zeros(0, np.float32)
     kernel = np.ones((2 * NMS_RADIUS + 1, 2 * NMS_RADIUS + 1), np.uint8)
     is_peak = scores >= cv2.dilate(scores, kernel)
-    is_peak &= scores > cv2.erode(scores, kernel)
+    is_peak &= (scores > cv2.erode(scores, kernel)) & (scores >= min_score)
     frame = np.zeros_like(is_peak)
     frame[WINDOW : height - WINDOW, WINDOW : width - WINDOW] = True
     place = np.flatnonzero(is_peak & frame)

@@ -210,6 +210,7 @@ class DetectorCard:
     description: str
     network: DetectorOptions
     size: float = 6.0  # pixels: of all its keypoints
+    min_score: float = -3.0  # peaks below are no keypoints: about the score of a blank image
     training: dict[str, Any] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
     licence: str = "Apache-2.0"
@@ -218,6 +219,8 @@ class DetectorCard:
     def __post_init__(self) -> None:
         if not isinstance(self.size, int | float) or not 0.5 <= self.size <= 1000:
             raise ValueError(f"the size of keypoints must lie between 0.5 and 1000 pixels, not {self.size!r}")
+        if not isinstance(self.min_score, int | float) or not math.isfinite(self.min_score):
+            raise ValueError(f"the lowest score of keypoints must be a number, not {self.min_score!r}")
 
     def to_json(self, indent: int | None = None) -> str:
         values = asdict(self)

@@ -16,6 +16,7 @@ import numpy as np
 from logpolar.distributed import cores
 from logpolar.errors import ImageError, ModelError, in_one_line
 from logpolar.keypoints import Keypoints
+from logpolar.keypoints.keypoints import MAX_SIZE
 from logpolar.keypoints.orientation import gradient_angles
 from logpolar.keypoints.peaks import find_peaks
 from logpolar.models.files import DetectorModel, load_detector
@@ -34,7 +35,7 @@ MAX_TILE = 1536
 
 @dataclass(frozen=True, eq=False)
 class NetworkDetector:
-    """Keypoints at the peaks of a network's scores; all have the size of the model's card.
+    """Keypoints at the peaks of a network's scores; all have one size, that of the model's card by default.
 
     ``model``: a shipped detector's name, the path of a model file, or a loaded ``DetectorModel``.
     ``orientation``: ``"upright"``, angle 0, or ``"gradient"``, that of the strongest gradients around, for images that
@@ -44,6 +45,7 @@ class NetworkDetector:
     model: str | Path | DetectorModel
     max_keypoints: int | None = DEFAULT_MAX_KEYPOINTS  # the strongest; None keeps all
     orientation: Orientation = "upright"
+    size: float | None = None  # pixels; None for the card's
     threads: int = 0  # 0 for all cores
     max_tile: int = MAX_TILE
     _network: _Network = field(init=False, repr=False)
@@ -54,14 +56,18 @@ class NetworkDetector:
         if self.max_tile < _STEP or self.max_tile % _STEP:
             raise ValueError(f"max_tile must be a multiple of {_STEP}, not {self.max_tile}")
         loaded = self.model if isinstance(self.model, DetectorModel) else load_detector(self.model)
+        size = loaded.card.size if self.size is None else self.size
+        if not 0 < size <= MAX_SIZE:
+            raise ValueError(f"size must lie between 0 and {MAX_SIZE:g} pixels, not {size}")
         object.__setattr__(self, "model", loaded)
+        object.__setattr__(self, "size", size)
         object.__setattr__(self, "_network", _Network(loaded, self.threads))
 
     @property
     def settings(self) -> dict[str, Any]:
         """What determines the keypoints; tiles and threads do not."""
         card, digest = self._network.model.card, self._network.model.digest
-        found = {"name": "NetworkDetector", "model": card.name, "model_hash": digest, "size": card.size}
+        found = {"name": "NetworkDetector", "model": card.name, "model_hash": digest, "size": self.size}
         return {**found, "max_keypoints": self.max_keypoints, "orientation": self.orientation}
 
     def limited(self, max_keypoints: int) -> NetworkDetector:
@@ -71,8 +77,8 @@ class NetworkDetector:
     def __call__(self, gray: FloatArray) -> Keypoints:
         if not np.isfinite(gray).all():
             raise ImageError("the image has values that are NaN or infinite; fill them in first")
-        xy, scores = find_peaks(self.scores(gray), self.max_keypoints)
-        size = np.full(len(xy), self._network.model.card.size, np.float32)
+        xy, scores = find_peaks(self.scores(gray), self.max_keypoints, self._network.model.card.min_score)
+        size = np.full(len(xy), self.size, np.float32)
         upright = self.orientation == "upright"
         angle = np.zeros(len(xy), np.float32) if upright else gradient_angles(gray, xy, size)
         return Keypoints(xy, size, angle, scores)

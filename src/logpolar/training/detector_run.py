@@ -178,6 +178,8 @@ class _Run:
         }
         figures = {name: {**score.to_dict(), SIFT: sift[name].to_dict()} for name, score in scores.items()}
         size, words = config.objectives.size, config.description
-        card = DetectorCard(config.name, words, config.network, size, training, figures, config.licence)
+        card = DetectorCard(
+            config.name, words, config.network, size, training=training, figures=figures, licence=config.licence
+        )
         write_whole(self.folder / "card.json", (card.to_json(indent=2) + "\n").encode())
         save_detector(self.model, trainer.result, card)

@@ -1,7 +1,7 @@
 """Keypoints of protocols that detect them, and keypoints without the detector's sizes.
 
-Detectors are named by specs: ``sift``, ``logpolar``, ``logpolar:FILE``, ``opencv:NAME``, ``kornia:NAME``, see
-``models.detectors``, ``opencv_features``, ``kornia_features``.
+Detectors are named by specs: ``sift``, ``logpolar`` and ``logpolar:FILE`` with the options orientation and size,
+``opencv:NAME``, ``kornia:NAME``, see ``models.detectors``, ``opencv_features``, ``kornia_features``.
 A whole feature is a source for itself alone.
 """
 
@@ -87,9 +87,9 @@ def open_source(
 
 
 def _open_network(spec: Spec, most: int) -> tuple[NetworkDetector, dict[str, Any]]:
-    orientation = spec.options({"orientation": ORIENTATIONS[0]})["orientation"]
+    chosen = spec.options({"orientation": ORIENTATIONS[0], "size": None})
     try:
-        detector = NetworkDetector(spec.file or spec.head, most, orientation)
+        detector = NetworkDetector(spec.file or spec.head, most, **chosen)
     except (LogpolarError, ValueError) as error:
         raise spec.error(str(error)) from error
     settings = detector.settings
