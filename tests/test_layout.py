@@ -34,6 +34,7 @@ SHARED = {
     "models/runtimes/onnxruntime_cpu.py": "models/test_describers.py",
     "sampling/onnx_arrays.py": "sampling/test_onnx_arrays_and_lookup.py",
     "sampling/onnx_lookup.py": "sampling/test_onnx_arrays_and_lookup.py",
+    "sfm/quality.py": "cli/test_cli_sfm.py",
     "settings.py": "cli/test_cli_settings.py",
     "sfm/facts.py": "sfm/test_diagnosis.py",
     "training/cards.py": "training/test_run.py",
