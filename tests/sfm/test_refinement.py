@@ -44,7 +44,7 @@ def test_noisy_positions_become_exact(pair):
     before, after = (np.linalg.norm(each[moved] - there[moved], axis=1) for each in (second.xy, found["b"]))
     assert np.median(before) > 0.4
     assert np.median(after) < 0.1
-    assert (after < before).mean() > 0.9
+    assert (after < before).mean() > 0.8
 
 
 def test_what_does_not_agree_stays(pair):

@@ -73,14 +73,14 @@ def sfm(ctx: click.Context, /, photos: Path, output: Path, **settings: Any) -> N
     say = (lambda line: None) if silent or as_json else click.echo
     options = make_settings(SfmOptions, settings)
     inputs = SfmInputs(*(settings.pop(name) for name in ("pairs", "masks", "poses")))
-    run = settings.pop("jobs"), settings.pop("overwrite"), not silent, say, device
+    run = settings.pop("jobs"), settings.pop("overwrite"), not silent, say, device, _warn
     with continuing(output), verbose(settings.pop("verbose")):
         try:
             with explained(photos, output, command):
                 matching = make_settings(MatchingOptions, settings)
                 report = reconstruct(photos, output, opener, options, matching, inputs, *run)
         except NoModelError as error:
-            click.echo(f"logpolar: {error}", err=True)
+            _warn(str(error))
             sys.exit(1)
     write_reports(photos, output, report, command)
     if as_json:
@@ -103,15 +103,17 @@ def _apply_quality(ctx: click.Context, settings: dict[str, Any], quality: Qualit
     settings["ba_iterations"] = quality.ba_iterations
 
 
+def _warn(line: str) -> None:
+    click.echo(f"logpolar: {line}", err=True)
+
+
 def _judge(output: Path, report: SfmReport) -> int:
-    """Print what is missing; the exit code."""
-    for reason in (*report.left_out.values(), *report.asked.values()):
-        click.echo(f"logpolar: {'left out: ' if reason in report.left_out.values() else ''}{reason}", err=True)
+    """The exit code; a failure is said with its reason."""
     if report.failed:
         findings = json.loads((output / REPORT).read_text()).get("diagnosis", [])
         why = "; ".join(f"{each['title']}: {each['advice']}" for each in findings[:1])
         words = f"only {len(report.registered)} of {report.photos} photos were registered"
-        click.echo(f"logpolar: reconstruction failed: {words}" + (f" ({why})" if why else ""), err=True)
+        _warn(f"reconstruction failed: {words}" + (f" ({why})" if why else ""))
     return int(bool(report.failed or report.left_out))
 
 

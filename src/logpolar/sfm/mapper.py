@@ -72,7 +72,6 @@ class SfmReport:
     points: int
     mean_track_length: float
     mean_reprojection_error: float
-    asked: dict[str, str] = field(default_factory=dict)  # name -> what was asked for and is missing, e.g. a mask
     made_of: str = ""  # digest of the inputs and settings of database and models
     seconds: dict[str, float] = field(default_factory=dict)  # of each stage, in the run that made the model
 
@@ -184,7 +183,6 @@ def map_database(
     progress: bool = False,
     seconds: Mapping[str, float] | None = None,
     poses: KnownPoses | None = None,
-    asked: Mapping[str, str] | None = None,
 ) -> SfmReport:
     """Map a verified database into ``output/sparse`` and ``output/report.json``.
 
@@ -230,7 +228,6 @@ def map_database(
         points=best.num_points3D(),
         mean_track_length=best.compute_mean_track_length(),
         mean_reprojection_error=best.compute_mean_reprojection_error(),
-        asked=dict(asked or {}),
         made_of=made_of,
         seconds={**(seconds or {}), "mapping": round(time.perf_counter() - began, 3)},
     )

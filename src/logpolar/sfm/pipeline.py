@@ -85,12 +85,14 @@ def reconstruct(
     progress: bool = False,
     say: Callable[[str], None] = lambda line: None,
     device: str = "cpu",
+    warn: Callable[[str], None] = lambda line: None,
 ) -> SfmReport:
     """Features, pairs, matches, database and model of the photos in a folder, with COLMAP's mapper.
 
     A second call resumes an interrupted run, adds new photos and drops those that are gone. Files made with other
     settings are refused; ``overwrite`` starts over. A folder with a COLMAP project that was not made here is refused
-    either way. ``device``: where pairs are matched.
+    either way. ``device``: where pairs are matched. ``say`` gets a line on every stage, ``warn`` one on every
+    photo that is left out or lacks its mask.
     """
     from logpolar.images import find_images
     from logpolar.sfm.known_poses import read_known_poses
@@ -110,14 +112,14 @@ def reconstruct(
         # Pairs beside features are those of an unfinished run of version 0.1, which wrote no report before the end.
         given = inputs.pairs and inputs.pairs.resolve() == (output / PAIRS).resolve()
         claim_folder(output, PAGE, POINTS, SUMMARY, *([] if given or (output / FEATURES).exists() else [PAIRS]))
-        run = _Run(photos, output, options, inputs, jobs, overwrite, progress, say)
-        names, left_out, asked = run.extract(images, open_extractor)
+        run = _Run(photos, output, options, inputs, jobs, overwrite, progress, say, warn)
+        names, left_out = run.extract(images, open_extractor)
         chosen, made_of = run.match(names, matching, device, poses)
         before = read_report(output)
         if not overwrite and before and before.made_of == made_of:
             say("database and model are up to date")
             return before
-        return run.map(names, chosen, made_of, left_out, asked, poses)
+        return run.map(names, chosen, made_of, left_out, poses)
 
 
 def _check_folders(photos: Path, output: Path) -> None:
@@ -140,30 +142,28 @@ class _Run:
         overwrite: bool,
         progress: bool,
         say: Callable[[str], None],
+        warn: Callable[[str], None],
     ) -> None:
         self._photos, self._output, self._options, self._inputs = photos, output, options, inputs
-        self._jobs, self._overwrite, self._progress, self._say = jobs, overwrite, progress, say
+        self._jobs, self._overwrite, self._progress, self._say, self._warn = jobs, overwrite, progress, say, warn
         self._clock = _Stopwatch()
 
-    def extract(
-        self, images: dict[str, Path], open_extractor: OpenExtractor
-    ) -> tuple[list[str], dict[str, str], dict[str, str]]:
-        """Names of photos with features, reasons of those left out, and what is missing of others."""
+    def extract(self, images: dict[str, Path], open_extractor: OpenExtractor) -> tuple[list[str], dict[str, str]]:
+        """Names of photos with features, and reasons of those left out."""
         from logpolar.features.batch import extract_images
         from logpolar.features.files import FeatureFile
         from logpolar.images.masks import find_masks
 
-        masks, asked = None, dict[str, str]()
-        if self._inputs.masks:
-            masks = find_masks(self._inputs.masks, images)
-            asked = {name: f"{name}: no mask in {self._inputs.masks}" for name in images if name not in masks}
+        masks = find_masks(self._inputs.masks, images) if self._inputs.masks else None
+        for name in sorted(images.keys() - masks.keys()) if masks else ():
+            self._warn(f"{name}: no mask in {self._inputs.masks}")
         self._say(f"features of {len(images)} photos")
         features = self._output / FEATURES
         report = extract_images(
             images, features, open_extractor, self._jobs, self._overwrite, self._progress, masks=masks
         )
         if masks is not None:
-            self._say(f"masks: {report.masked} keypoints of {len(masks)} photos dropped; {len(asked)} have no mask")
+            self._say(f"masks: {report.masked} keypoints of {len(masks)} photos dropped")
         self._clock.lap("features")
         left_out, names = dict(report.failed), sorted(set(images) - set(report.failed))
         if names:
@@ -171,10 +171,12 @@ class _Run:
                 sizes = {name: file.image_size(name) for name in names}
             left_out |= misfits(read_calibration(self._options.cameras), sizes)
         names = [name for name in names if name not in left_out]
+        for reason in left_out.values():
+            self._warn(f"left out: {reason}")
         if len(names) < 2:
             reason = next(iter(left_out.values()))
             raise LogpolarError(f"{self._photos}: a reconstruction needs at least two readable photos; {reason}")
-        return names, left_out, asked
+        return names, left_out
 
     def match(
         self, names: list[str], matching: MatchingOptions | None, device: str, poses: KnownPoses | None
@@ -198,7 +200,6 @@ class _Run:
         chosen: list[Pair],
         made_of: str,
         left_out: dict[str, str],
-        asked: dict[str, str],
         poses: KnownPoses | None,
     ) -> SfmReport:
         """Database, verification, refinement and model."""
@@ -220,7 +221,7 @@ class _Run:
             ba_iterations=options.ba_iterations,
         )
         where = output / DATABASE, self._photos, output, mapping, made_of
-        return map_database(*where, left_out, self._progress, self._clock.seconds, poses, asked)
+        return map_database(*where, left_out, self._progress, self._clock.seconds, poses)
 
 
 class _Stopwatch:

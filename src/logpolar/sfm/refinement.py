@@ -159,8 +159,8 @@ def _sample(warps: Values, image: Rows, pyramids: Callable[[int], list[FloatArra
         level = np.minimum(wanted, len(levels) - 1)
         for each in np.unique(level[image == number]):
             here = np.flatnonzero((image == number) & (level == each))
-            xy = np.ascontiguousarray(np.moveaxis(places[here], 2, 0)) / np.float32(2**each)
-            values[here] = cv2.remap(levels[each], *xy, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+            x, y = np.ascontiguousarray(np.moveaxis(places[here], 2, 0)) / np.float32(2**each)
+            values[here] = cv2.remap(levels[each], x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
     return values
 
 
