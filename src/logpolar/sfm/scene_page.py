@@ -130,7 +130,7 @@ def _lenses(facts: Facts) -> list[dict[str, Any]]:
             "photos": sum(photo.lens == lens.number for photo in facts.photos),
             "parameters": ", ".join(f"{value:.5g}" for value in lens.parameters),
         }
-        for lens in facts.lenses.values()
+        for _, lens in sorted(facts.lenses.items())
     ]
 
 
@@ -159,7 +159,7 @@ def model_data(facts: Facts, model: SceneModel) -> dict[str, Any]:
         "lengths": [len(each) for each in gaps],
         "counts": pack_array(np.array([len(rows) for rows in observed], np.int32)),
         "frustum": _frustum_size(centres),
-        "home": [0.0, 0.35, 3.0],  # yaw, pitch, distance
+        "home": [0.0, 0.35, 2.4],  # yaw, pitch, distance
     }
 
 
