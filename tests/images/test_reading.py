@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image as PillowImage
 
+from damaged_bytes import one_line, try_damaged
 from logpolar.errors import ImageError
 from logpolar.images import (
     decode_gray,
@@ -325,3 +326,31 @@ class TestLargeImages:
         data[16:24] = b"\0\1\0\0" * 2
         with pytest.raises(ImageError, match="65536 x 65536 pixels, more than the limit"):
             decode_gray(bytes(data))
+
+
+@pytest.mark.parametrize("ending", [".jpg", ".png", ".tif", ".webp"])
+def test_damaged_bytes_are_an_image_or_an_error_in_one_line(tmp_path, monkeypatch, ending):
+    monkeypatch.setenv("LOGPOLAR_MAX_MEGAPIXELS", "1")
+    pixels = np.random.default_rng(0).integers(0, 256, (24, 32, 3), np.uint8)
+
+    def attempt(data):
+        path = tmp_path / f"a{ending}"
+        path.write_bytes(data)
+        try:
+            gray, size = read_downscaled(path, 20)
+        except ImageError as error:
+            assert one_line(error)
+        else:
+            assert max(gray.shape) <= 20
+            assert min(size) > 0
+
+    try_damaged(cv2.imencode(ending, pixels)[1].tobytes(), attempt)
+
+
+def test_the_limit_holds_where_the_size_comes_late(tmp_path, monkeypatch):
+    """The directory of a TIFF file may follow its pixels."""
+    path = tmp_path / "a.tif"
+    cv2.imwrite(str(path), np.zeros((1100, 1000), np.uint8), [cv2.IMWRITE_TIFF_COMPRESSION, 1])
+    monkeypatch.setenv("LOGPOLAR_MAX_MEGAPIXELS", "1")
+    with pytest.raises(ImageError, match="1000 x 1100 pixels, more than the limit"):
+        read_image(path)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from colmap_databases import digest, query, write_database
+from damaged_bytes import one_line, try_damaged
 from logpolar.errors import StorageError
 from logpolar.sfm.database_files import connect, copy_database, written_atomically
 
@@ -100,3 +101,16 @@ def test_two_writers(tmp_path):
     ):
         write_database(half, "3.11", {"x": None})
         written_atomically(tmp_path / "d.db", overwrite=True).__enter__()
+
+
+def test_damaged_bytes_are_a_database_or_an_error_in_one_line(tmp_path):
+    source = write_database(tmp_path / "d.db", "3.11", {"x": np.zeros((3, 4), np.float32)})
+
+    def attempt(data):
+        source.write_bytes(data)
+        try:
+            copy_database(source, tmp_path / "copy.db")
+        except StorageError as error:
+            assert one_line(error)
+
+    try_damaged(source.read_bytes(), attempt)

@@ -207,6 +207,15 @@ class TestAdditions:
             writer.add(2)
         assert entries_in(path) == [0, 1, 2]
 
+    def test_damage_of_an_earlier_file_that_only_a_change_meets_is_one_line(self, path):
+        write(path)
+        with (
+            DiaryWriter(path, SETTINGS) as writer,
+            pytest.raises(StorageError, match=r"diary\.h5: this diary is damaged \(its structure: .*already exists"),
+        ):
+            writer._add(lambda file: file.create_group("entries"))
+        assert entries_in(path) == [0, 1, 2]
+
     def test_a_full_disk_is_an_error_in_words(self, path, monkeypatch):
         def full(place):
             raise OSError(28, "No space left on device")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from damaged_bytes import try_damaged
 from logpolar.errors import ImageError, StorageError
 from logpolar.storage.inputs import check_regular, parse_json, read_bytes, read_text
 
@@ -50,3 +51,15 @@ def test_json_that_is_none(text):
 
 def test_json():
     assert parse_json(b'{"a": [1, {"b": "[[[["}]}') == {"a": [1, {"b": "[[[["}]}
+
+
+def test_any_text_is_json_or_an_error():
+    def attempt(data):
+        try:
+            parse_json(data)
+        except ValueError:
+            pass
+        except Exception as error:
+            pytest.fail(f"{type(error).__name__}: {error}")
+
+    try_damaged(b'{"a": [1, 2.5e3, null, "b", {"c": [true, -0.0]}], "d": "\\u00e9"}', attempt, 60)

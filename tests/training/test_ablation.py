@@ -148,6 +148,12 @@ class TestContinued:
         assert table_csv(rows) == table_csv(finished[0])
         assert (copied / "table.csv").read_bytes() == (finished[1] / "table.csv").read_bytes()
 
+    @pytest.mark.parametrize("content", ["", "[1]", '{"two": {"pairs": 1}}'])
+    def test_damaged_scores_are_one_line(self, copied, place, content):
+        (copied / "cartesian-12" / "test-0.json").write_text(content)
+        with pytest.raises(LogpolarError, match=r"test-0\.json: not the scores of an ablation; delete it"):
+            ablate(settings(place), copied, [place / "two.h5"], [12.0])
+
     def test_another_file_is_tested_without_training(self, finished, copied, place):
         (copied / "cartesian-12" / "test-0.json").unlink()
         rows = ablate(settings(place), copied, [place / "two.h5"], [12.0])

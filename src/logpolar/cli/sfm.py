@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import click
 
 from logpolar.cli.options import (
+    command_line,
     continuing,
     extraction_options,
     extractor_opener,
@@ -21,7 +21,7 @@ from logpolar.cli.options import (
 )
 from logpolar.cli.settings import make_settings, settings_options
 from logpolar.matching.options import MatchingOptions
-from logpolar.sfm.mapper import MODELS, REPORT, SUMMARY, NoModelError, SfmReport
+from logpolar.sfm.mapper import MODELS, PAGE, REPORT, NoModelError, SfmReport
 from logpolar.sfm.pipeline import SfmInputs, SfmOptions
 from logpolar.sfm.quality import DEFAULT_QUALITY, QUALITIES, QUALITY_NAMES, Quality
 
@@ -57,16 +57,16 @@ def sfm(ctx: click.Context, /, photos: Path, output: Path, **settings: Any) -> N
     """Reconstruct a folder of photos into OUTPUT/sparse: features, pairs, matches, verification, COLMAP's mapper.
 
     Rerun the command to resume, to add new photos or to drop removed ones. OUTPUT also holds the feature and match
-    files, the COLMAP database, report.json, points.ply and summary.png; a folder with a COLMAP project from elsewhere
-    is refused. Exit code 1: no model, most photos are missing from it, or photos could not be used. Needs the extra
-    'sfm'.
+    files, the COLMAP database, report.html to look at, report.json, points.ply and summary.png; a folder with a
+    COLMAP project from elsewhere is refused. Exit code 1: no model, which report.html explains, most photos missing
+    from it, or photos that could not be used. Needs the extra 'sfm'.
     """
     from logpolar.sfm.pipeline import reconstruct
     from logpolar.sfm.pycolmap_compat import verbose
     from logpolar.sfm.reports import explained, write_reports
 
     _apply_quality(ctx, settings, quality := QUALITIES[settings.pop("quality")])
-    command = shlex.join(["logpolar", *sys.argv[1:]])
+    command = command_line()
     device = settings["device"]
     opener = extractor_opener(**take_extraction(settings), contrast_threshold=quality.contrast_threshold)
     silent, as_json = settings.pop("quiet"), settings.pop("as_json")
@@ -124,4 +124,4 @@ def _print(output: Path, report: SfmReport) -> None:
     click.echo(f"{lengths}, mean reprojection error {report.mean_reprojection_error:.2f} px")
     if report.models > 1:
         click.echo(f"COLMAP made {report.models} models; these figures are of the largest, number {report.model}")
-    click.echo(f"wrote {output / MODELS} and {output / SUMMARY}")
+    click.echo(f"wrote {output / MODELS} and {output / PAGE}")

@@ -1,16 +1,21 @@
-"""Size of an image from the first bytes of its file, before anything is decoded."""
+"""Size of an image from its file, before anything is decoded."""
 
 from __future__ import annotations
 
+import re
 import struct
+from collections.abc import Callable
 
 Size = tuple[int, int]
 """Width and height in pixels."""
 
+_MOST_PER_BYTE = 8 * 1032
+"""Pixels of a PNG per byte: deflate unfolds to 1032 times at most, and a pixel may have one bit."""
+
 
 def image_size(data: bytes) -> Size | None:
-    """Size of a JPEG, PNG, TIFF, WebP, BMP, PNM or JPEG 2000 image; None if it is another one, or damaged."""
-    readers = {
+    """Size of a JPEG, PNG, TIFF, WebP, BMP, PNM, JPEG 2000, AVIF or HDR image; None if it is another, or damaged."""
+    readers: dict[bytes, Callable[[bytes], Size | None]] = {
         b"\xff\xd8": _jpeg,
         b"\x89PNG": _png,
         b"RIFF": _webp,
@@ -19,6 +24,8 @@ def image_size(data: bytes) -> Size | None:
         b"MM": _tiff,
         b"P": _pnm,
         b"\0\0\0\x0cjP": _jpeg_2000,
+        b"\0\0\0": _avif,
+        b"#?": _radiance,
     }
     for start, read in readers.items():
         if data.startswith(start):
@@ -27,6 +34,16 @@ def image_size(data: bytes) -> Size | None:
             except (struct.error, ValueError, IndexError):
                 return None
     return None
+
+
+def promises_too_much(data: bytes) -> bool:
+    """Whether a PNG declares more than its file can hold, for which the decoder would take the memory first."""
+    if not data.startswith(b"\x89PNG"):
+        return False
+    size, place = image_size(data), 8
+    while place + 8 <= len(data) and data[place + 4 : place + 8] != b"IEND":
+        place += 12 + int.from_bytes(data[place : place + 4], "big")
+    return place + 12 > len(data) or (size is not None and size[0] * size[1] > _MOST_PER_BYTE * len(data))
 
 
 def _png(data: bytes) -> Size:
@@ -72,17 +89,34 @@ def _webp(data: bytes) -> Size | None:
 
 
 def _tiff(data: bytes) -> Size:
-    """From the tags 256 and 257 of the first directory; integers of 2 or 4 bytes."""
-    order = "<" if data.startswith(b"II") else ">"
-    (start,) = struct.unpack_from(f"{order}I", data, 4)
+    """From the tags 256 and 257 of the first directory, which may be at the end; BigTIFF has wider integers."""
+    order, wide = "<" if data.startswith(b"II") else ">", data[2:4] in (b"+\0", b"\0+")
+    (start,) = struct.unpack_from(f"{order}Q" if wide else f"{order}I", data, 8 if wide else 4)
+    counted, length, value = ("Q", 20, 12) if wide else ("H", 12, 8)
+    (count,) = struct.unpack_from(order + counted, data, start)
+    start += struct.calcsize(f"={counted}")
     found = {}
-    for number in range(struct.unpack_from(f"{order}H", data, start)[0]):
-        tag, kind = _pair(f"{order}HH", data, start + 2 + 12 * number)
+    for place in range(start, min(start + length * count, len(data)), length):
+        tag, kind = _pair(f"{order}HH", data, place)
         if tag in (256, 257):
-            (found[tag],) = struct.unpack_from(f"{order}{'H' if kind == 3 else 'I'}", data, start + 10 + 12 * number)
+            letter = {3: "H", 16: "Q"}.get(kind, "I")
+            (found[tag],) = struct.unpack_from(order + letter, data, place + value)
     if len(found) < 2:
         raise ValueError("no size")
     return found[256], found[257]
+
+
+def _avif(data: bytes) -> Size | None:
+    """From the largest of the spatial extents: a grid of tiles has one for itself and one for its tiles."""
+    if data[4:8] != b"ftyp":
+        return None
+    sizes = [_pair(">II", data, match.end() + 4) for match in re.finditer(b"ispe", data[:65536])]
+    return max(sizes, key=lambda size: size[0] * size[1], default=None)
+
+
+def _radiance(data: bytes) -> Size | None:
+    found = re.search(rb"\n-Y (\d+) \+X (\d+)\n", data[:4096])
+    return (int(found[2]), int(found[1])) if found else None
 
 
 def _pnm(data: bytes) -> Size:

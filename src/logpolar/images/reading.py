@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from logpolar.errors import ImageError
-from logpolar.images.headers import image_size
+from logpolar.images.headers import image_size, promises_too_much
 from logpolar.images.resizing import downscale, fitted_size
 from logpolar.settings import DEFAULT_MEGAPIXELS, MEGAPIXELS_VARIABLE
 from logpolar.storage.inputs import MAX_BYTES, read_bytes
@@ -40,8 +40,6 @@ _LARGE = 2**26
 """Pixels above which an image is decoded and downscaled with as little memory as possible."""
 
 _STRIP = 256
-_HEADER = 2**20
-"""Bytes that hold an image's size; EXIF data and previews may come first."""
 
 _REDUCED = {
     8: cv2.IMREAD_REDUCED_GRAYSCALE_8,
@@ -82,13 +80,29 @@ def _named(error: ImageError, path: str | Path) -> ImageError:
     return ImageError(str(error) if str(path) in str(error) else f"{path}: {error}")
 
 
-def _decode(data: bytes | NDArray[np.uint8], flags: int) -> Image:
-    size = image_size(bytes(data[:_HEADER]))
+def read_checked(path: str | Path) -> bytes:
+    """The content of an image file, which is not larger than the limit; for readers of what else is in it."""
+    try:
+        data = read_bytes(path, ImageError, 2 * MAX_BYTES)
+        _check_pixels(data)
+        return data
+    except ImageError as error:
+        raise _named(error, path) from error
+
+
+def _check_pixels(data: bytes) -> None:
+    size = image_size(data)
     if size and size[0] * size[1] > max_pixels():
         raise ImageError(
             f"has {size[0]} x {size[1]} pixels, more than the limit of {max_pixels() / 1e6:g} megapixels; raise it by "
             "`logpolar --max-megapixels` if the file can be trusted"
         )
+    if promises_too_much(data):
+        raise ImageError("a damaged image, or a truncated one: its file is shorter than it declares")
+
+
+def _decode(data: bytes | NDArray[np.uint8], flags: int) -> Image:
+    _check_pixels(bytes(data))
     try:
         with silent_stderr():
             image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
@@ -131,7 +145,7 @@ def read_downscaled(path: str | Path, max_size: int | None) -> tuple[FloatArray,
     """``to_gray`` of a file, downscaled as by ``downscale``, and the width and height of the image before that."""
     try:
         data = _read(path)
-        size = image_size(data[:_HEADER])
+        size = image_size(data)
         if not size or size[0] * size[1] <= _LARGE:
             gray = to_gray(_decode(data, cv2.IMREAD_UNCHANGED))
             return downscale(gray, max_size), (gray.shape[1], gray.shape[0])
@@ -140,7 +154,7 @@ def read_downscaled(path: str | Path, max_size: int | None) -> tuple[FloatArray,
         except ImageError:  # some decoders, that of float TIFF for example, do not convert to gray
             pixels = _decode(data, cv2.IMREAD_UNCHANGED)
         del data
-        if pixels.ndim == 2 and pixels.size > _LARGE and max_size:
+        if pixels.size > _LARGE and max_size and pixels.dtype in (np.uint8, np.uint16, np.float32):
             return _downscaled_in_strips(pixels, max_size), size
         return downscale(to_gray(pixels), max_size), size
     except ImageError as error:
@@ -161,12 +175,12 @@ def _downscaled_in_strips(pixels: Image, max_size: int) -> FloatArray:
     """``downscale`` of ``to_gray``, first the width, strip by strip, then the height: a box filter is separable."""
     if pixels.dtype == np.float32 and not np.isfinite(pixels).all():
         raise ImageError("some values are NaN or infinite; fill them in first")
-    bounds = _value_range(pixels)
-    height, width = pixels.shape
+    bounds = _value_range(pixels[..., :3] if pixels.ndim == 3 else pixels)
+    height, width = pixels.shape[:2]
     columns, rows = fitted_size((width, height), max_size)
     narrow = np.empty((height, columns), np.float32)
     for start in range(0, height, _STRIP):
-        strip = _normalised(pixels[start : start + _STRIP], *bounds)
+        strip = _normalised(_in_gray(pixels[start : start + _STRIP], "bgr"), *bounds)
         narrow[start : start + _STRIP] = cv2.resize(strip, (columns, len(strip)), interpolation=cv2.INTER_AREA)
     return np.asarray(cv2.resize(narrow, (columns, rows), interpolation=cv2.INTER_AREA), np.float32)
 
@@ -205,9 +219,11 @@ def to_gray(image: Any, color: Color = "bgr") -> FloatArray:
         if bad:
             raise ImageError(f"{bad} of {image.size} values are NaN or infinite; fill them in first")
     low, high = _value_range(image[:, :, :3] if image.ndim == 3 else image)
-    if image.ndim == 3:
-        image = cv2.cvtColor(image, _GRAY_CODES[color, image.shape[2]])
-    return _normalised(image, low, high)
+    return _normalised(_in_gray(image, color), low, high)
+
+
+def _in_gray(image: Image, color: Color) -> Image:
+    return cv2.cvtColor(image, _GRAY_CODES[color, image.shape[2]]) if image.ndim == 3 else image
 
 
 def _normalised(gray: Image, low: float, high: float) -> FloatArray:

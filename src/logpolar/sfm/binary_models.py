@@ -9,6 +9,7 @@ import struct
 from pathlib import Path
 
 from logpolar.errors import StorageError, in_words
+from logpolar.storage.inputs import check_regular
 
 CAMERA_PARAMETERS = (3, 4, 4, 5, 8, 8, 12, 5, 4, 5, 12)
 """Number of parameters by id of the camera model."""
@@ -28,6 +29,7 @@ def check_complete(place: Path) -> None:
         path = place / name
         if not path.exists():
             continue
+        check_regular(path)
         try:
             data = path.read_bytes()
             (count,), end = struct.unpack_from("<Q", data), 8

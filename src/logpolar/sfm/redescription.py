@@ -11,6 +11,7 @@ from logpolar.matching.pairs import PAIRINGS, Pair, PairingOptions, choose_pairs
 from logpolar.settings import setting
 from logpolar.sfm.export import check_photos, check_room, check_size, verify_setting, write_features, write_matches
 from logpolar.storage.atomic_io import within
+from logpolar.storage.inputs import read_text
 
 if TYPE_CHECKING:  # the command line builds its options from this module; the rest is slow to import
     from logpolar.features.batch import OpenExtractor
@@ -81,7 +82,7 @@ def redescribe_database(
         raise StorageError(f"{output}: is the database to describe; choose another output")
     features, matches = (output.with_name(f"{output.name}.{what}.h5") for what in ("features", "matches"))
     keypoints = digest_rows(source, _KEYPOINTS, source.name)
-    given_pairs = Path(pairs).read_text() if pairs and Path(pairs).is_file() else ""
+    given_pairs = read_text(pairs, LogpolarError, "text file of pairs") if pairs and Path(pairs).is_file() else ""
     settings = keypoints, asdict(options), matching or MatchingOptions(), given_pairs, open_extractor().settings
     made_of = digest_rows(source, _PAIRS, settings)
     if overwrite or not is_marked(output, made_of):

@@ -111,6 +111,7 @@ class Hdf5Writer:
             self.path.with_name(self.path.name + ending) for ending in (".spare", ".former", ".new")
         )
         self._behind: list[Write] = []  # additions that the spare copy lacks
+        self._resumed = False
         self._lock = Lock(self.path)
         try:
             self._drop_temporary()
@@ -164,6 +165,7 @@ class Hdf5Writer:
                     difference = self._difference(key, before.get(key), now.get(key))
                     raise StorageError(f"{self.path}: was made {difference}; {self.advice}")
             self._resume(file)
+        self._resumed = True
 
     def _difference(self, key: str, before: Any, now: Any) -> str:
         """A changed setting in words, to follow "was made"."""
@@ -177,7 +179,7 @@ class Hdf5Writer:
 
     def _add(self, write: Write) -> None:
         try:
-            with self._open_spare() as file:
+            with self._open_spare() as file, self._earlier_damage():
                 for each in (*self._behind, write):
                     each(file)
             flush(self._spare)
@@ -188,6 +190,10 @@ class Hdf5Writer:
                 raise StorageError(f"{self.path}: cannot be written ({in_words(error)})") from error
             raise
         self._behind = [write]
+
+    def _earlier_damage(self) -> contextlib.AbstractContextManager[None]:
+        """An earlier file may be damaged where nothing has been read, but something is to be written."""
+        return damage(self.path, self.reader.kind.words, "its structure") if self._resumed else contextlib.nullcontext()
 
     @contextlib.contextmanager
     def _open_spare(self) -> Iterator[Any]:
