@@ -16,6 +16,7 @@ SOURCE, TESTS = ROOT / "src" / "logpolar", ROOT / "tests"
 SHARED = {
     "cli/options.py": "cli/test_cli_help.py",
     "datasets/columns.py": "datasets/test_files.py",
+    "datasets/page.py": "cli/test_cli_dataset_show.py",
     "errors.py": "cli/test_cli_help.py",
     "evaluation/descriptors/extraction.py": "evaluation/test_sfm.py",
     "evaluation/descriptors/kornia_features.py": "evaluation/descriptors/test_whole_features.py",

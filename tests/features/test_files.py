@@ -27,14 +27,14 @@ def some_features(count: int = 5, seed: int = 0) -> Features:
         random.uniform(0, 360, count),
         random.random(count),
     )
-    return Features(keypoints, random.normal(size=(count, 128)).astype(np.float32), (4000, 3000))
+    return Features(keypoints, random.normal(size=(count, 128)).astype(np.float32), (4000, 3000), 0.4)
 
 
 def assert_same(first: Features, second: Features) -> None:
     for name in ("xy", "size", "angle", "response"):
         np.testing.assert_array_equal(getattr(first.keypoints, name), getattr(second.keypoints, name))
     np.testing.assert_array_equal(first.descriptors, second.descriptors)
-    assert first.image_size == second.image_size
+    assert (first.image_size, first.scale) == (second.image_size, second.scale)
 
 
 def write(path: Path, names: list[str], settings=SETTINGS) -> None:

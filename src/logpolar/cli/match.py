@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from logpolar.cli.options import ENGINE, extraction_options, open_extractor, take_extraction
+from logpolar.cli.options import ENGINE, command_line, extraction_options, open_extractor, take_extraction
 from logpolar.cli.settings import make_settings, settings_options
 from logpolar.errors import LogpolarError
 from logpolar.geometry.options import EstimationOptions
@@ -166,6 +164,8 @@ def _rotation(pose: RelativePose) -> str:
 
 
 def _translation(pose: RelativePose) -> str:
+    if not pose.baseline:
+        return "translation: none (no baseline: a rotation explains the matches)"
     return f"translation: towards ({_numbers(pose.translation)})"
 
 
@@ -252,9 +252,8 @@ def _write_page(
     from logpolar.viewing.pages.pair import Side, write_pair_page
 
     sides = Side.open(photos[0], features[0]), Side.open(photos[1], features[1])
-    command = shlex.join(["logpolar", *sys.argv[1:]])
     sampling = extractor.model.sampling
-    write_pair_page(path, sides, found, sampling, matching, threshold, cameras=cameras, command=command)
+    write_pair_page(path, sides, found, sampling, matching, threshold, cameras=cameras, command=command_line())
 
 
 def _check_outputs(output: Path | None, h5: Path | None, first: Path, second: Path, names: tuple[str, str]) -> None:

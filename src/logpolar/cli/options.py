@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
+import sys
 from collections.abc import Iterator
 from dataclasses import fields
 from functools import partial
@@ -146,6 +148,11 @@ def take_extraction(values: dict[str, Any]) -> dict[str, Any]:
     """Remove the parameters of ``extraction_options`` or ``description_options`` from all of a command's."""
     names = "model", "max_keypoints", *(each.name for each in fields(DetectionOptions)), *ENGINE
     return {name: values.pop(name) for name in names if name in values}
+
+
+def command_line() -> str:
+    """The command as it was typed, for reports."""
+    return shlex.join(["logpolar", *sys.argv[1:]])
 
 
 def extractor_opener(threads: int, **extraction: Any) -> OpenExtractor:
