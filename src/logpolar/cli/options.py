@@ -17,6 +17,7 @@ from logpolar.cli.interruption import stop
 from logpolar.cli.settings import Command, Number, settings_options, with_options
 from logpolar.errors import LogpolarError
 from logpolar.settings import (
+    DEFAULT_CONTRAST,
     DEFAULT_MAX_KEYPOINTS,
     DEFAULT_MAX_SIZE,
     DEFAULT_MIN_SIZE,
@@ -141,6 +142,13 @@ pairs_file_option = click.option(
 )
 
 
+masks_option = click.option(
+    "--masks",
+    type=click.Path(path_type=Path),
+    help="Folder of masks, photo.jpg.png for photo.jpg: keypoints on black pixels are dropped.",
+)
+
+
 @contextlib.contextmanager
 def continuing(output: Path) -> Iterator[None]:
     """On Ctrl-C, SIGTERM and SIGHUP, print where the finished work is."""
@@ -189,6 +197,7 @@ def open_extractor(
     min_size: int = DEFAULT_MIN_SIZE,
     spread: float = DEFAULT_SPREAD,
     max_keypoints: int = DEFAULT_MAX_KEYPOINTS,
+    contrast_threshold: float = DEFAULT_CONTRAST,
     detector: str = "sift",
     orientation: Orientation = ORIENTATIONS[0],
     fixed_threads: int = 0,
@@ -197,23 +206,14 @@ def open_extractor(
 ) -> Extractor:
     """The extractor configured by a command's options."""
     from logpolar.features.extractor import Extractor
-
-    threads = fixed_threads or threads
-    return Extractor(
-        detector=_open_detector(detector, max_keypoints, spread, orientation, threads),
-        max_size=max_size or None,
-        min_size=min_size,
-        threads=threads,
-        **extraction,
-    )
-
-
-def _open_detector(name: str, max_keypoints: int, spread: float, orientation: Orientation, threads: int) -> Detector:
     from logpolar.keypoints.detection import SiftDetector
     from logpolar.models.detectors import NetworkDetector
 
-    if name == "sift":
-        if orientation != ORIENTATIONS[0]:
-            raise LogpolarError("--orientation is for network detectors: SIFT has its own")
-        return SiftDetector(max_keypoints, spread=spread)
-    return NetworkDetector(name, max_keypoints, orientation, threads=threads)
+    threads = fixed_threads or threads
+    if detector != "sift":
+        opened: Detector = NetworkDetector(detector, max_keypoints, orientation, threads=threads)
+    elif orientation == ORIENTATIONS[0]:
+        opened = SiftDetector(max_keypoints, contrast_threshold, spread=spread)
+    else:
+        raise LogpolarError("--orientation is for network detectors: SIFT has its own")
+    return Extractor(detector=opened, max_size=max_size or None, min_size=min_size, threads=threads, **extraction)
