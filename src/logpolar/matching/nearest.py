@@ -20,17 +20,22 @@ _BLOCK_BYTES = 32 * 2**20
 
 @dataclass(frozen=True, eq=False)
 class Matches:
-    """``indices`` (K, 2) int32: row in the first and in the second set; ``distances`` (K,) Euclidean."""
+    """``indices`` (K, 2) int32: row in the first and in the second set; ``distances`` (K,) Euclidean.
+
+    ``confidence`` (K,): probability that a match is correct, of matchers that estimate it.
+    """
 
     indices: NDArray[np.int32]
     distances: FloatArray
+    confidence: FloatArray | None = None
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.integer]) -> Matches:
         """The matches selected by a mask or an index array."""
-        return Matches(self.indices[rows], self.distances[rows])
+        confidence = None if self.confidence is None else self.confidence[rows]
+        return Matches(self.indices[rows], self.distances[rows], confidence)
 
 
 def match_features(

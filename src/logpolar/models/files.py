@@ -150,10 +150,15 @@ def _halved(weights: Weights) -> Weights:
 
 def write_model(path: str | Path, tensors: Weights, graph: bytes, card: ModelCard) -> None:
     """Write a model file from its parts; see ``export.save_model`` for a network of torch."""
+    write_parts(path, tensors, graph, card.to_json(), (_FORMAT, _VERSION))
+
+
+def write_parts(path: str | Path, tensors: Weights, graph: bytes, card: str, kind: tuple[str, str]) -> None:
+    """Write a file in the format of model files; ``kind``: name and version of the format, ``card``: JSON."""
     metadata = {
-        "format": _FORMAT,
-        "version": _VERSION,
-        "card": card.to_json(),
+        "format": kind[0],
+        "version": kind[1],
+        "card": card,
         "graph": base64.b64encode(graph).decode(),
         "hash": _content_hash(tensors, graph),
     }
@@ -180,16 +185,16 @@ def _in_order(content: bytes) -> bytes:
     return len(text).to_bytes(8, "little") + text + content[8 + length :]
 
 
-def _read(path: Path, source: str) -> Model:
+def read_parts(path: Path, source: str, kind: str, versions: tuple[str, ...]) -> tuple[Weights, bytes, str]:
+    """Weights, graph and card of a file in the format of model files, checked; ``source`` names it in errors."""
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
-            _check_metadata(metadata, source)
+            _check_metadata(metadata, source, kind, versions)
             stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, TypeError) as error:
         raise ModelError(f"{source}: not a safetensors file, or damaged ({error})") from error
     try:
-        card = ModelCard.from_json(metadata["card"])
         graph = base64.b64decode(metadata["graph"], validate=True)
     except ValueError as error:
         raise ModelError(f"{source}: damaged model file: {error}") from error
@@ -198,6 +203,15 @@ def _read(path: Path, source: str) -> Model:
     weights = {name: _as_run(values) for name, values in stored.items()}
     if not all(np.isfinite(values).all() for values in weights.values()):
         raise ModelError(f"{source}: some weights are not finite")
+    return weights, graph, metadata["card"]
+
+
+def _read(path: Path, source: str) -> Model:
+    weights, graph, text = read_parts(path, source, _FORMAT, _READABLE)
+    try:
+        card = ModelCard.from_json(text)
+    except ValueError as error:
+        raise ModelError(f"{source}: damaged model file: {error}") from error
     check = weights.pop(_CHECK, None)
     if card.variant and (check is None or check.ndim != 2):
         raise ModelError(f"{source}: a variant without descriptors to check it against")
@@ -209,11 +223,11 @@ def _as_run(values: NDArray[Any]) -> NDArray[Any]:
     return values.astype(np.float32) if np.issubdtype(values.dtype, np.floating) else values
 
 
-def _check_metadata(metadata: dict[str, str], source: str) -> None:
-    if metadata.get("format") != _FORMAT:
-        raise ModelError(f"{source}: not a logpolar model (no format = {_FORMAT} in its metadata)")
-    if metadata.get("version") not in _READABLE:
-        found, readable = metadata.get("version"), " and ".join(_READABLE)
+def _check_metadata(metadata: dict[str, str], source: str, kind: str, versions: tuple[str, ...]) -> None:
+    if metadata.get("format") != kind:
+        raise ModelError(f"{source}: not a {kind.replace('-', ' ')} (no format = {kind} in its metadata)")
+    if metadata.get("version") not in versions:
+        found, readable = metadata.get("version"), " and ".join(versions)
         raise ModelError(f"{source}: model format version {found}, but this logpolar reads versions {readable}")
     missing = [key for key in ("card", "graph") if key not in metadata]
     if missing:

@@ -64,16 +64,21 @@ def read_config(path: str | Path, changes: Sequence[str] = ()) -> TrainingConfig
     Data files are relative to the config's folder. Raises ``LogpolarError`` naming the file and the key.
     """
     path = Path(path)
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise LogpolarError(f"{path}: not a TOML file: {error}") from error
+    table = read_table(path)
     try:
         for change in changes:
-            _change(table, change)
+            change_table(table, change)
         return _make_config(table, path.parent)
     except ValueError as error:
         raise LogpolarError(f"{path}: {error}") from error
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """A TOML file as it is; raises ``LogpolarError``."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise LogpolarError(f"{path}: not a TOML file: {error}") from error
 
 
 def find_files(source: DataSource) -> list[Path]:
@@ -136,7 +141,7 @@ def _toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # legal in JSON, not in TOML
 
 
-def _change(table: dict[str, Any], change: str) -> None:
+def change_table(table: dict[str, Any], change: str) -> None:
     """Apply ``section.key=value`` or ``key=value``; a value that is not TOML is a string."""
     name, equals, text = change.partition("=")
     *sections, key = name.strip().split(".")
@@ -158,12 +163,12 @@ def _make_config(table: Mapping[str, Any], folder: Path) -> TrainingConfig:
     if not isinstance(recipe, str) or recipe not in RECIPES:
         raise ValueError(f"no recipe '{recipe}' (known: {', '.join(RECIPES)})")
     base = RECIPES[recipe]
-    _refuse_unknown(rest, [*_TITLES, "data", "sampling", "network", *_SECTIONS], "the config")
-    titles = {name: _typed(rest[name], "", name) for name in _TITLES if name in rest}
+    refuse_unknown(rest, [*_TITLES, "data", "sampling", "network", *_SECTIONS], "the config")
+    titles = {name: typed(rest[name], "", name) for name in _TITLES if name in rest}
     name = titles.get("name", base.name)
     if name in ("", "..") or Path(name).name != name:
         raise ValueError(f"name must be usable as a file name, not {name!r}")
-    sections = {each: _section(getattr(base, each), rest.get(each, {}), f"[{each}]") for each in _SECTIONS}
+    sections = {each: fill_section(getattr(base, each), rest.get(each, {}), f"[{each}]") for each in _SECTIONS}
     sections["distillation"] = _find_teacher(sections["distillation"], folder)
     loss = sections["loss"]
     if not (loss.triplet or loss.second_order or sections["distillation"].wanted):
@@ -179,7 +184,7 @@ def _read_data(tables: Any, folder: Path) -> tuple[DataSource, ...]:
         raise ValueError("[[data]] needs two brackets, and can only be set in the file: there may be several")
     if not isinstance(tables, list) or not tables:
         raise ValueError("there is no [[data]]: name the correspondence files to train on")
-    sources = [_section(DataSource(), table, "[[data]]") for table in tables]
+    sources = [fill_section(DataSource(), table, "[[data]]") for table in tables]
     if not all(source.files for source in sources):
         raise ValueError("[[data]] names no files")
     if not sum(source.share for source in sources) > 0:
@@ -203,7 +208,7 @@ def _read_sampling(base: Pattern, table: Mapping[str, Any]) -> Pattern:
         if kind not in ("log-polar", "cartesian"):
             raise ValueError(f"[sampling] pattern must be log-polar or cartesian, not {kind!r}")
         values = pattern_to_dict(LogPolar() if kind == "log-polar" else Cartesian()) | shared
-    _refuse_unknown(table, values, "[sampling]")
+    refuse_unknown(table, values, "[sampling]")
     _refuse_booleans(table, values, "[sampling]")
     try:
         return pattern_from_dict({**values, **table})
@@ -212,7 +217,7 @@ def _read_sampling(base: Pattern, table: Mapping[str, Any]) -> Pattern:
 
 
 def _read_network(base: NetworkOptions, pattern: Pattern, table: Mapping[str, Any]) -> NetworkOptions:
-    _refuse_unknown(table, _NETWORK, "[network]")
+    refuse_unknown(table, _NETWORK, "[network]")
     values: dict[str, Any] = {key: getattr(base, key) for key in _NETWORK}
     values["circular"] &= isinstance(pattern, LogPolar)
     _refuse_booleans(table, values, "[network]")
@@ -225,11 +230,11 @@ def _read_network(base: NetworkOptions, pattern: Pattern, table: Mapping[str, An
         raise ValueError(f"[{'sampling' if isinstance(error, PatchSizeError) else 'network'}] {error}") from error
 
 
-def _section(base: Any, table: Any, where: str) -> Any:
+def fill_section(base: Any, table: Any, where: str) -> Any:
     """Options with the table's values."""
     table = _table(table, where)
-    _refuse_unknown(table, [each.name for each in fields(base)], where)
-    values = {name: _typed(value, getattr(base, name), f"{where} {name}") for name, value in table.items()}
+    refuse_unknown(table, [each.name for each in fields(base)], where)
+    values = {name: typed(value, getattr(base, name), f"{where} {name}") for name, value in table.items()}
     options = replace(base, **values)
     try:
         check_settings(options)
@@ -244,7 +249,7 @@ def _table(value: Any, where: str) -> dict[str, Any]:
     return value
 
 
-def _refuse_unknown(table: Iterable[str], known: Iterable[str], where: str) -> None:
+def refuse_unknown(table: Iterable[str], known: Iterable[str], where: str) -> None:
     for key in table:
         if key not in known:
             close = difflib.get_close_matches(key, known, 1)
@@ -259,7 +264,7 @@ def _refuse_booleans(table: Mapping[str, Any], values: Mapping[str, Any], where:
             raise ValueError(f"{where} {key} must not be true or false")
 
 
-def _typed(value: Any, default: Any, name: str) -> Any:
+def typed(value: Any, default: Any, name: str) -> Any:
     """The value, if it has the default's type; integers will do for floats."""
     kind = type(default)
     if kind is float and type(value) is int:
