@@ -2,9 +2,10 @@
 
 python benchmarks/shipped_models.py SET --test TEST --zoom ZOOM --tune TUNE -o FOLDER
 
-SET holds the correspondence files of the scenes, ``photos.h5`` and, in ``zoomed/``, those of the same scenes with
-reduced second images; TEST those of scenes that are not trained on; ZOOM those of the latter with altered second
-images, ``SCENE-zoom3.h5``; TUNE such of images that validate, to choose ratios on (docs/datasets.md has the commands).
+SET holds the correspondence files of the scenes, ``photos.h5``, ``webcams.h5`` and, in ``zoomed/``, those of the same
+scenes with reduced second images; TEST those of scenes that are not trained on; ZOOM those of the latter with altered
+second images, ``SCENE-zoom3.h5``; TUNE such of images that validate, to choose ratios on (docs/datasets.md has the
+commands).
 
 In this order: the default model, the small one, which learns from it, the two of the paper's recipe, the default with
 other seeds, a short run twice with the same seed, the ablation over lambda. Measuring (``logpolar eval``) goes on in
@@ -35,8 +36,12 @@ from logpolar.training.recipes import DEFAULT, PAPER, SMALL
 from logpolar.training.run import train
 from logpolar.training.validation import summary
 
-SCENES = "10 landmark scenes of the Oxford Buildings set and of Google Landmarks v2, with COLMAP poses and depth"
-PHOTOS = "; views of 640 modified Pixabay photos through random homographies"
+SCENES = (
+    "scenes with COLMAP poses and depth (Oxford Buildings, Google Landmarks v2, a set of Indian monuments, "
+    "OpenDroneMap's sample flights, merkato's kite photos, AliceVision's monstree, photogrammetry of the Statue of "
+    "Liberty, CARLYGP's object)"
+)
+OTHERS = "; views of modified Pixabay photos through random homographies; pairs of SPED webcam images"
 BY_THE_PAPER = "by the recipe of the paper's code, with the right sign of the angle."
 
 
@@ -109,15 +114,13 @@ class Work:
 def configs(options: argparse.Namespace) -> tuple[TrainingConfig, TrainingConfig, TrainingConfig, TrainingConfig]:
     """Default, small, paper with log-polar, paper with cartesian patches."""
     run = RunOptions(checkpoint_every=5000, validate_every=10**6, validation_pairs=12, tensorboard=False)
-    scenes, zoomed, photos = (
+    others = [options.set / name for name in ("photos.h5", "webcams.h5")]
+    scenes, zoomed = (
         tuple(map(str, sorted(found)))
-        for found in (
-            (path for path in options.set.glob("*.h5") if path.stem != "photos"),
-            (options.set / "zoomed").glob("*.h5"),
-            [options.set / "photos.h5"],
-        )
+        for found in (set(options.set.glob("*.h5")) - set(others), (options.set / "zoomed").glob("*.h5"))
     )
-    mixed = DataSource(scenes, 2.0), DataSource(zoomed, 1.0), DataSource(photos, 3.0)
+    photos, webcams = ((str(path),) for path in others)
+    mixed = tuple(map(DataSource, (scenes, zoomed, photos, webcams), (12.0, 7.0, 9.0, 4.0)))
     default, small, paper = (
         replace(
             recipe,
@@ -130,8 +133,8 @@ def configs(options: argparse.Namespace) -> tuple[TrainingConfig, TrainingConfig
             optimisation=replace(recipe.optimisation, steps=_steps(recipe, options.steps)),
         )
         for recipe, description, data, sources in (
-            (DEFAULT, "Log-polar, lambda 96: the default.", mixed, SCENES + PHOTOS),
-            (SMALL, "Log-polar, lambda 96: small and fast, taught by the default.", mixed, SCENES + PHOTOS),
+            (DEFAULT, "Log-polar, lambda 96: the default.", mixed, SCENES + OTHERS),
+            (SMALL, "Log-polar, lambda 96: small and fast, taught by the default.", mixed, SCENES + OTHERS),
             (PAPER, f"Log-polar, lambda 96, {BY_THE_PAPER}", (DataSource(scenes),), SCENES),
         )
     )

@@ -1,4 +1,6 @@
-"""Make the pictures of the README and of the tutorials: ``python docs/pictures.py`` (extra `viz`).
+"""Make the pictures of the README and of the tutorials: ``python docs/pictures.py``.
+
+It needs the extra `dev` and an installed Chromium.
 
 The photos are docs/images/graf1.jpg and graf3.jpg (docs/images/README.md has their source and licence); the figures of
 the chart are read from docs/models.md.
@@ -7,6 +9,7 @@ the chart are read from docs/models.md.
 from __future__ import annotations
 
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,6 +17,8 @@ from tempfile import TemporaryDirectory
 import cv2
 import matplotlib.pyplot as plt
 import numpy as np
+from gallery_pages import write_example
+from playwright.sync_api import sync_playwright
 
 import logpolar
 from logpolar.cli import main
@@ -187,6 +192,20 @@ def tutorials() -> None:
     save(shown, "keypoints.jpg")
 
 
+def pages() -> None:
+    """The page of a pair in Chromium, on a screen and on a phone, with one match selected."""
+    with TemporaryDirectory() as folder, sync_playwright() as playwright:
+        write_example(Path(folder) / "pair.html")
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        for name, width, height in (("pair-page", 1440, 900), ("pair-page-phone", 390, 844)):
+            page = browser.new_page(viewport={"width": width, "height": height})
+            page.goto((Path(folder) / "pair.html").as_uri())
+            page.wait_for_selector("body[data-ready=true]", timeout=120_000)
+            page.keyboard.press("ArrowRight")
+            page.screenshot(path=f"{folder}/{name}.png")
+            save(cv2.imread(f"{folder}/{name}.png"), f"{name}.jpg")
+
+
 def save(picture: np.ndarray, name: str) -> None:
     """As JPEG, no wider than 1100 px."""
     scale = min(1.0, 1100 / picture.shape[1])
@@ -199,3 +218,4 @@ if __name__ == "__main__":
     zoom_chart()
     sfm_chart()
     tutorials()
+    pages()

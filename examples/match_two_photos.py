@@ -20,11 +20,10 @@ with tempfile.TemporaryDirectory() as name:
 
     extractor = logpolar.Extractor("logpolar-96", logpolar.SiftDetector(max_keypoints=400))
     a, b = extractor.extract(folder / "a.png"), extractor.extract(folder / "b.png")
-    matches = logpolar.match_descriptors(a.descriptors, b.descriptors, logpolar.MatchingOptions(ratio=0.9))
-    start, end = a.keypoints.xy[matches.indices[:, 0]], b.keypoints.xy[matches.indices[:, 1]]
-    geometry = logpolar.estimate_homography(start, end)
-    write_picture(folder / "matches.png", draw_matches(views.first, views.second, start, end, geometry.inliers))
+    found = logpolar.match_and_verify(a, b, "homography", logpolar.MatchingOptions(ratio=0.9))
+    start, end, inliers = found.first_xy, found.second_xy, found.geometry.inliers
+    write_picture(folder / "matches.png", draw_matches(views.first, views.second, start, end, inliers))
 
 truth = cv2.perspectiveTransform(start[:, None], views.homography)[:, 0]
 right = int((((truth - end) ** 2).sum(axis=1) <= 9).sum())
-print(f"{geometry.inlier_count} of {len(matches)} matches agree on a homography, {right} are right")
+print(f"{inliers.sum()} of {len(inliers)} matches agree on a homography, {right} are right")

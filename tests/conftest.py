@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import os
 import shutil
 import signal
+import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 
@@ -20,6 +25,11 @@ from synthetic_world import standard_world, write_workspace
 # Set before torch is imported. Sums then have one order: runs are equal to the last bit. And the tensors of tests are
 # small and every core has a process of its own, so that threads would take three times as long.
 os.environ["OMP_NUM_THREADS"] = "1"
+
+# Processes that tests start are to find the library compiled, and the next run of tests its modules, whatever the shell
+# says: both would be compiled a hundred times.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Every process of pytest-xdist gets a core, so that libraries which count cores start one thread each: two processes
 # with two busy threads on each of two cores wait for one another.
@@ -49,6 +59,35 @@ def safe_instruction_set(tmp_path_factory):
             warnings.simplefilter("ignore")
             prepare_openvino("int8")
     return os.environ.get(CAP)
+
+
+@pytest.fixture(scope="session")
+def export_once(tmp_path_factory):
+    """A context in which networks of the same options, all of which have the same graph, are exported only once.
+
+    Exporting takes seconds: a folder that all processes of this run of tests share has the graphs.
+    """
+    folder = tmp_path_factory.getbasetemp().parent / "graphs"
+    folder.mkdir(exist_ok=True)
+
+    @contextmanager
+    def context() -> Iterator[None]:
+        from logpolar.models import export
+
+        def export_graph(network, original=export.export_graph) -> bytes:
+            path = folder / hashlib.sha256(network.options.to_json().encode()).hexdigest()
+            with path.open("a+b") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                if not path.stat().st_size:
+                    file.write(original(network))
+                    file.flush()
+            return path.read_bytes()
+
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            monkeypatch.setattr(export, "export_graph", export_graph)
+            yield
+
+    return context
 
 
 @pytest.fixture(scope="session")

@@ -27,8 +27,8 @@ DEFAULT_SPREAD = 0.0
 DEFAULT_RATIO = 0.9
 """Ratio test: largest accepted best distance over second best."""
 
-DEFAULT_THRESHOLD = 3.0
-"""Largest error, in pixels, of an inlier of a homography or fundamental matrix."""
+DEFAULT_THRESHOLDS = {"pose": 1.0, "fundamental": 1.5, "homography": 3.0}
+"""Largest error of an inlier by model, in pixels of the image as described."""
 
 RuntimeName: TypeAlias = Literal["auto", "onnxruntime", "openvino", "torch"]
 RUNTIMES: tuple[RuntimeName, ...] = ("auto", "onnxruntime", "openvino", "torch")

@@ -7,6 +7,7 @@ import cv2
 import pytest
 
 from dataset_commands import PHOTOS, SCENE, run
+from logpolar.evaluation import protocol
 from synthetic_world import standard_world, write_workspace
 
 
@@ -42,3 +43,9 @@ def photo_file(places, tmp_path_factory):
     output = tmp_path_factory.mktemp("undisturbed") / "photos.h5"
     assert run("homographies", places / "photos", "-o", output, *PHOTOS).exit_code == 0
     return output
+
+
+@pytest.fixture
+def without_figures(monkeypatch):
+    """Evaluations leave out their figures, which take longer than the rest; for tests that do not look at them."""
+    monkeypatch.setattr(protocol, "draw_figures", lambda *arguments: ([], ""))

@@ -19,6 +19,12 @@ from logpolar.features.files import FeatureWriter
 from logpolar.keypoints import Keypoints
 
 
+@pytest.fixture
+def quick(monkeypatch):
+    """Without the figure, which is slow and tested elsewhere."""
+    monkeypatch.setattr(pictures, "plot_statistics", lambda *arguments: Figure((1, 1)))
+
+
 class TestShow:
     def test_figures(self, scene_file):
         result = run("show", scene_file)
@@ -76,18 +82,16 @@ class TestPictures:
         for name in names:
             assert cv2.imread(str(folder / name)).std() > 1
 
-    def test_of_photos_there_is_no_depth(self, photo_file, tmp_path):
+    def test_of_photos_there_is_no_depth(self, photo_file, tmp_path, quick):
         assert run("show", photo_file, "-o", tmp_path).exit_code == 0
         assert sorted(path.name for path in tmp_path.iterdir()) == ["pairs.jpg", "patches.png", "statistics.png"]
 
-    def test_of_an_incomplete_file(self, tmp_path):
+    def test_of_an_incomplete_file(self, tmp_path, quick):
         result = run("show", make_file(tmp_path / "f.h5", [1], finish=False), "-o", tmp_path / "out")
         assert result.exit_code == 0
         assert (tmp_path / "out" / "pairs.jpg").exists()
 
-    def test_count_part_and_seed(self, photo_file, tmp_path, monkeypatch):
-        monkeypatch.setattr(pictures, "plot_statistics", lambda *arguments: Figure())  # slow, and tested elsewhere
-
+    def test_count_part_and_seed(self, photo_file, tmp_path, quick):
         def pages(*options):
             assert run("show", photo_file, "-o", tmp_path, *options).exit_code == 0
             return cv2.imread(str(tmp_path / "pairs.jpg"))
@@ -103,7 +107,7 @@ class TestPictures:
         assert_one_error(run("show", scene_file, "-o", tmp_path / "out", "--split", "test"), NOTHING_FOUND)
         assert list(tmp_path.iterdir()) == []
 
-    def test_where_all_scales_disagree_a_little(self, tmp_path):
+    def test_where_all_scales_disagree_a_little(self, tmp_path, quick):
         """By more than the first class of patches has and less than the second."""
         result = run("show", make_file(tmp_path / "f.h5", [1.3, 1.4]), "-o", tmp_path / "out")
         assert result.exit_code == 0
@@ -158,14 +162,14 @@ class TestBadFiles:
             del file[missing]
         assert_one_error(run("show", tmp_path / "f.h5"), "f.h5", "damaged")
 
-    def test_an_image_that_was_damaged(self, tmp_path):
+    def test_an_image_that_was_damaged(self, tmp_path, quick):
         path = make_file(tmp_path / "f.h5", [1])
         data = path.read_bytes()
         path.write_bytes(data.replace(b"IDAT", b"XDAT"))
         result = run("show", path, "-o", tmp_path / "out")
         assert_one_error(result, "f.h5", "damaged")
 
-    def test_an_image_that_is_gone(self, tmp_path):
+    def test_an_image_that_is_gone(self, tmp_path, quick):
         point = Keypoints.from_points([[5, 5]])
         images = [ImageRecord(name, "train", (64, 64), point, path=f"{name}.png") for name in "ab"]
         one = np.zeros(1, np.float32)

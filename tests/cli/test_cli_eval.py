@@ -47,12 +47,13 @@ def rows(path) -> list[dict[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
+def model(tmp_path_factory, export_once):
     """A network that was never trained."""
     torch.manual_seed(0)
-    card = ModelCard("tiny", "A test.", LogPolar(40, 8, 8), NetworkOptions(8, 8), {}, {}, "MIT")
+    card = ModelCard("tiny", "A test.", LogPolar(40, 8, 16), NetworkOptions(8, 16, circular=True), {}, {}, "MIT")
     path = tmp_path_factory.mktemp("model") / "untrained.safetensors"
-    save_model(path, DescriptorNetwork(card.network).eval(), card)
+    with export_once():
+        save_model(path, DescriptorNetwork(card.network).eval(), card)
     return path
 
 
@@ -112,7 +113,7 @@ class TestPatches:
         assert sum(int(row["right_pairs"]) for row in classes[:30]) <= found["correspondences"]
         assert_picture(output / "patches.png")
 
-    def test_split_pairs_and_fixed_size(self, photo_file, tmp_path):
+    def test_split_pairs_and_fixed_size(self, photo_file, tmp_path, without_figures):
         counts = []
         for options in ([], ["--split", "train"], ["--pairs", 2], ["--fixed-size", "median"], ["--fixed-size", 0.02]):
             succeed("patches", photo_file, "-d", "sift", "-o", tmp_path, "--resamples", 0, *options)
@@ -124,13 +125,13 @@ class TestPatches:
         assert len({share for _, _, share in counts}) == 5
         assert run("patches", photo_file, "-d", "sift", "-o", tmp_path, "--fixed-size", "0").exit_code == 2
 
-    def test_several_scenes(self, photo_file, scene_file, tmp_path):
+    def test_several_scenes(self, photo_file, scene_file, tmp_path, without_figures):
         succeed("patches", photo_file, scene_file, "-d", "rootsift", "-o", tmp_path, "--resamples", 5)
         found = read(tmp_path, "patches")["results"]["RootSIFT"]
         mean = (found["photos"]["fpr95"] + found["scene"]["fpr95"]) / 2
         assert found["mean"]["fpr95"] == pytest.approx(mean, abs=1e-6)
 
-    def test_missing_weights(self, photo_file, tmp_path):
+    def test_missing_weights(self, photo_file, tmp_path, without_figures):
         arguments = (photo_file, "-d", "sift", "-d", "hardnet:no.pth", "-o", tmp_path / "results", "--resamples", 0)
         assert_one_error(run("patches", *arguments), "hardnet:no.pth", "no such file")
         assert not (tmp_path / "results").exists()
@@ -149,6 +150,7 @@ class TestPatches:
         assert not (tmp_path / "patches.png").exists()
 
 
+@pytest.mark.usefixtures("without_figures")
 class TestCache:
     def test_second_run_and_other_commands_do_not_describe(self, photo_file, tmp_path, monkeypatch):
         output, cache = tmp_path / "results", tmp_path / "cache"
@@ -208,7 +210,7 @@ class TestHPatches:
         again = succeed("hpatches", sequences, *SIFTS, "-d", model, "-o", tmp_path, *options)
         assert again.output == result.output
 
-    def test_fixed_size(self, sequences, model, tmp_path):
+    def test_fixed_size(self, sequences, model, tmp_path, without_figures):
         """The same correspondences, other descriptors, and caches of their own."""
         found, options = [], ("--keypoints", 120, "--cache", tmp_path / "cache")
         for more in ([], ["--fixed-size", "median"], ["--fixed-size", 0.02]):
@@ -226,7 +228,7 @@ class TestHPatches:
                 described.add(file["images"]["v_one%2F1"][:].tobytes())
         assert len(described) == 6
 
-    def test_whole_features(self, sequences, tmp_path):
+    def test_whole_features(self, sequences, tmp_path, without_figures):
         """Ranks and matches of their own keypoints; rows in the order of the command line."""
         options = ("--keypoints", 120, "--cache", tmp_path / "cache", "--detector", "opencv:GFTTDetector")
         specs = (
@@ -271,7 +273,7 @@ class TestHPatches:
 
 
 class TestAmos:
-    def test_lambdas(self, amos, model, tmp_path):
+    def test_lambdas(self, amos, model, tmp_path, without_figures):
         options = ("--lambdas", "2,12", "--cache", tmp_path / "cache")
         result = succeed("amos", amos, *SIFTS, "-d", model, "-d", "sift,lambda=6", "-o", tmp_path, *options)
         document = read(tmp_path, "amos")

@@ -60,7 +60,7 @@ class TestResults:
         assert f"| RootSIFT | castle | two | {found['stereo']['castle']['maa10']:.4f} |" in table
         assert_picture(tmp_path / "a" / "phototourism.png")
 
-    def test_several_scenes_and_missing_weights(self, scene, tmp_path):
+    def test_several_scenes_and_missing_weights(self, scene, tmp_path, without_figures):
         other = shutil.copytree(scene, tmp_path / "other")
         specs = ("-d", "sift", "-d", "hardnet:no.pth", "--skip-missing")
         document = measure(tmp_path, scene, other, *specs, "--no-multi-view")
@@ -70,7 +70,7 @@ class TestResults:
         assert "| SIFT | mean | two |" in table
         assert "| hardnet:no.pth | weights missing |" in table
 
-    def test_tuned_ratio(self, scene, tmp_path):
+    def test_tuned_ratio(self, scene, tmp_path, without_figures):
         other = shutil.copytree(scene, tmp_path / "other")
         document = measure(tmp_path, scene, "-d", "sift", "--tune", other, "--no-multi-view")
         found = document["results"]["SIFT"]
@@ -79,7 +79,7 @@ class TestResults:
         assert document["options"]["tune"] == ["other"]
 
 
-def test_fixed_size(scene, tmp_path):
+def test_fixed_size(scene, tmp_path, without_figures):
     arguments = (scene, "-d", "rootsift", "--no-multi-view", "--cache", tmp_path / "cache")
     detected, fixed = (measure(tmp_path, *arguments, *more) for more in ([], ["--fixed-size", "median"]))
     assert (detected["options"]["fixed_size"], fixed["options"]["fixed_size"]) == (None, "median")
@@ -88,7 +88,7 @@ def test_fixed_size(scene, tmp_path):
     assert len(list((tmp_path / "cache").iterdir())) == 2
 
 
-def test_whole_features_and_detectors(scene, tmp_path):
+def test_whole_features_and_detectors(scene, tmp_path, without_figures):
     """ORB has its own keypoints, RootSIFT those of the detector; the cache keeps them apart."""
     arguments = (scene, "-d", "rootsift", "-d", "opencv:ORB", "--no-multi-view", "--cache", tmp_path / "cache")
     sift, orb, again = (
@@ -104,6 +104,7 @@ def test_whole_features_and_detectors(scene, tmp_path):
     assert "On their own keypoints: OpenCV ORB." in (tmp_path / "phototourism.md").read_text()
 
 
+@pytest.mark.usefixtures("without_figures")
 class TestCache:
     def test_second_run_does_not_describe(self, scene, tmp_path, monkeypatch):
         arguments = (scene, "-d", "rootsift", "--no-multi-view")

@@ -36,7 +36,7 @@ def folder(tmp_path, photo):
     place = tmp_path / "photos"
     (place / "deep").mkdir(parents=True)
     for number, name in enumerate(("a.png", "b.jpg", "deep/c.png")):
-        cv2.imwrite(str(place / name), photo[60 * number : 60 * number + 120, 100:260])
+        cv2.imwrite(str(place / name), photo[60 * number : 60 * number + 60, 180:260])
     return place
 
 
@@ -78,7 +78,7 @@ class TestResult:
             assert group["keypoints"].shape == (count, 2)
             assert group["descriptors"].shape == (128, count)
             assert group["scores"].shape == (count,)
-            assert group["image_size"][()].tolist() == [160, 120]
+            assert group["image_size"][()].tolist() == [80, 60]
 
     def test_files_folders_and_globs_together(self, folder, tmp_path):
         result = run_extract(folder / "b.jpg", folder / "deep", folder / "*.png", "-o", tmp_path / "out.h5")
@@ -107,11 +107,6 @@ class TestResult:
         assert result.returncode == 0
         words = "this processor has no bfloat16: model 'half' runs in float32, slower"
         assert [line for line in errors_of(result) if "more memory" not in line] == [f"logpolar: {words}"]
-
-    def test_jobs(self, folder, tmp_path):
-        result = run_extract(folder, "-o", tmp_path / "out.h5", "--jobs", "2")
-        assert result.exit_code == 0
-        assert errors_of(result) == []
         assert names_in(tmp_path / "out.h5") == ["a.png", "b.jpg", "deep/c.png"]
 
     def test_second_run_continues(self, folder, tmp_path):

@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 from PIL import Image as PillowImage
 
 from helpers import assert_one_error
 from logpolar.cli import main
+from logpolar.sampling import Cartesian, LogPolar
+from logpolar.viewing import plotting
 
 
 @pytest.fixture
@@ -30,49 +33,70 @@ def share_of(picture: np.ndarray, colour: str) -> float:
     return float((np.abs(picture - wanted).max(axis=2) < 20).mean())
 
 
-def test_picture_has_a_row_for_each_keypoint(image, tmp_path):
-    shapes = []
+@pytest.fixture
+def drawn(monkeypatch):
+    """The arguments of all drawings, in whose places are empty figures, which take no time."""
+    drawn = []
+    monkeypatch.setattr(plotting, "plot_patches", lambda *arguments: drawn.append(arguments) or Figure((1, 1)))
+    return drawn
+
+
+@pytest.fixture(scope="module")
+def pictures(photo, tmp_path_factory):
+    """Of one keypoint and of two."""
+    folder, found = tmp_path_factory.mktemp("patches"), []
+    cv2.imwrite(str(folder / "photo.png"), photo)
     for count in (1, 2):
-        result = run_patches(image, "-o", tmp_path / "patches.png", "--count", count)
+        result = run_patches(folder / "photo.png", "-o", folder / "patches.png", "--count", count)
         assert result.exit_code == 0
         assert result.stderr == ""
         assert f", {count} keypoints" in result.stdout
-        shapes.append(cv2.imread(str(tmp_path / "patches.png")).shape)
-    (one_high, one_wide, _), (two_high, two_wide, _) = shapes
+        found.append(cv2.imread(str(folder / "patches.png")))
+    return found
+
+
+def test_picture_has_a_row_for_each_keypoint(pictures):
+    (one_high, one_wide, _), (two_high, two_wide, _) = (picture.shape for picture in pictures)
     assert one_wide == two_wide > 1500
     assert two_high - one_high == pytest.approx(2.3 * 130, abs=2)
 
 
-def test_picture_shows_photo_and_coloured_samples(image, tmp_path):
-    run_patches(image, "-o", tmp_path / "patches.png", "--count", 2)
-    picture = cv2.imread(str(tmp_path / "patches.png")).astype(float)
+def test_picture_shows_photo_and_coloured_samples(pictures):
+    picture = pictures[1].astype(float)
     assert share_of(picture, "tab:blue") > 5e-4
     assert share_of(picture, "tab:orange") > 5e-4
     assert share_of(picture, "tab:green") < 1e-4, "a third keypoint was not asked for"
     assert len(np.unique(picture[:, :, 0])) > 200, "the photo and its patches in many grays"
 
 
-def test_options_change_the_picture(image, tmp_path):
-    pictures = []
-    for number, options in enumerate(
-        ((), ("--lambda", 24), ("--cartesian-lambda", 5), ("--inner-radius", "paper"), ("--no-antialias",))
-    ):
-        assert run_patches(image, "-o", tmp_path / f"{number}.png", "--count", 1, *options).exit_code == 0
-        pictures.append(cv2.imread(str(tmp_path / f"{number}.png")))
-    for other in pictures[1:]:
-        assert other.shape != pictures[0].shape or (other != pictures[0]).any()
+@pytest.mark.parametrize(
+    ("options", "log_polar", "cartesian"),
+    [
+        ((), LogPolar(96, inner_radius=0.5), Cartesian(12)),
+        (("--lambda", 24), LogPolar(24, inner_radius=0.5), Cartesian(12)),
+        (("--cartesian-lambda", 5), LogPolar(96, inner_radius=0.5), Cartesian(5)),
+        (("--inner-radius", "paper"), LogPolar(96, inner_radius="paper"), Cartesian(12)),
+        (("--no-antialias",), LogPolar(96, inner_radius=0.5, antialias=False), Cartesian(12, antialias=False)),
+    ],
+)
+def test_options_decide_what_is_drawn(image, tmp_path, drawn, options, log_polar, cartesian):
+    assert run_patches(image, "-o", tmp_path / "out.png", "--count", 1, *options).exit_code == 0
+    ((gray, keypoints, *patterns),) = drawn
+    assert gray.shape == (512, 512)
+    assert len(keypoints) == 1
+    assert patterns == [log_polar, cartesian]
 
 
 @pytest.mark.parametrize(
     ("name", "start"), [("figure.pdf", b"%PDF"), ("figure.svg", b"<?xml"), ("figure.jpg", b"\xff\xd8")]
 )
-def test_other_formats(image, tmp_path, name, start):
+def test_other_formats(image, tmp_path, drawn, name, start):
     assert run_patches(image, "-o", tmp_path / name, "--count", 1).exit_code == 0
     assert (tmp_path / name).read_bytes().startswith(start)
 
 
 @pytest.mark.parametrize("kind", ["16 bit", "alpha", "cmyk"])
-def test_kinds_of_image(tmp_path, photo, kind):
+def test_kinds_of_image(tmp_path, photo, drawn, kind):
     piece = np.ascontiguousarray(photo[:200, 100:300])
     path = tmp_path / "kind.png"
     if kind == "cmyk":

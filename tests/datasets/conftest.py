@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from logpolar.datasets.options import (
 from logpolar.datasets.scenes import build_scene
 from logpolar.datasets.writing import CorrespondenceWriter
 from logpolar.images import encode_gray
+from logpolar.keypoints import Keypoints
+from logpolar.keypoints.detection import SiftDetector
 from scene_truth import (
     OPTIONS,
     SIZE,
@@ -25,6 +28,22 @@ from scene_truth import (
     judge,
 )
 from synthetic_world import World, standard_world, write_workspace
+
+
+@pytest.fixture(scope="package", autouse=True)
+def detect_once():
+    """Keypoints of an image, of which many files are built, are detected once."""
+    known: dict[tuple[SiftDetector, bytes, tuple[int, ...]], Keypoints] = {}
+
+    def detect(self, gray, original=SiftDetector.__call__) -> Keypoints:
+        key = self, gray.tobytes(), gray.shape
+        if key not in known:
+            known[key] = original(self, gray)
+        return copy.deepcopy(known[key])
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(SiftDetector, "__call__", detect)
+        yield
 
 
 @pytest.fixture

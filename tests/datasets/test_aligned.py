@@ -6,6 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
+from logpolar.datasets import aligned
 from logpolar.datasets.aligned import AlignedPair, build_aligned, link_aligned, read_pair_list
 from logpolar.datasets.building import sift
 from logpolar.datasets.files import CorrespondenceFile
@@ -24,6 +25,16 @@ OPTIONS = AlignedOptions(
 UNLIMITED = replace(OPTIONS, rules=CorrespondenceRules())
 CHECKED = replace(OPTIONS, min_matches=12, keypoints=KeypointRules(max_keypoints=150, distractors=30))
 SHIFT = np.array([[1.1, 0.05, 4], [-0.05, 1.1, 6], [0, 0, 1.0]])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_model():
+    """In the place of the default, which takes five times as long."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(aligned, "DEFAULT_MODEL", "logpolar-96-small")
+        aligned._describer.cache_clear()
+        yield
+    aligned._describer.cache_clear()
 
 
 @pytest.fixture(scope="module")

@@ -73,8 +73,9 @@ class TestErrors:
         assert max(replace(pair, second_xy=xy).errors()) < 1
 
     def test_shuffled_matches(self, pair):
-        shuffled = [np.random.default_rng(seed).permutation(pair.second_xy) for seed in range(5)]
-        assert np.median([max(replace(pair, second_xy=xy).errors()) for xy in shuffled]) > 10
+        first, second = pair.first_xy[:40], pair.second_xy[:40]  # the estimator searches long where there is nothing
+        shuffled = [np.random.default_rng(seed).permutation(second) for seed in range(5)]
+        assert np.median([max(replace(pair, first_xy=first, second_xy=xy).errors()) for xy in shuffled]) > 10
 
     def test_wrong_cameras(self, pair):
         """What is measured against is the pose, what it is estimated with are the intrinsics."""
@@ -176,22 +177,26 @@ def _noisy(descriptors, random):
     return noisy / np.linalg.norm(noisy, axis=1, keepdims=True)
 
 
+@pytest.fixture(scope="module")
+def result(prepared, true_images):
+    return evaluate_stereo(prepared, true_images, OPTIONS)
+
+
 class TestStereo:
-    def test_true_matches(self, prepared, true_images):
-        result = evaluate_stereo(prepared, true_images, OPTIONS)
+    def test_true_matches(self, result):
         assert result.score.pairs == 10
         assert max(max(each.errors) for each in result.results) < 0.5
         assert result.score.maa10 == result.score.map15 == 1
         assert result.median("inliers") > 0.9 * result.median("matches") > 100
 
     def test_shuffled_descriptors(self, prepared, wrong_images):
-        few = replace(prepared, pairs=prepared.pairs[:5])
+        few = replace(prepared, pairs=prepared.pairs[:2])  # each of which takes a second
         score = evaluate_stereo(few, wrong_images, replace(OPTIONS, ratio=1.0)).score
         assert score.maa10 < 0.05
         assert score.map15 < 0.15
 
-    def test_result(self, prepared, true_images):
-        plain = json.loads(json.dumps(evaluate_stereo(prepared, true_images, OPTIONS).to_dict(), allow_nan=False))
+    def test_result(self, result):
+        plain = json.loads(json.dumps(result.to_dict(), allow_nan=False))
         assert plain["pairs"] == len(plain["rows"]) == 10
         assert plain["rows"][0][:2] == ["0.png", "1.png"]
         assert len(plain["rows"][0]) == len(plain["columns"])

@@ -17,7 +17,7 @@ from sampling.test_torch_lookup import turn_image, turned_keypoints
 
 @pytest.fixture(scope="module")
 def extractor() -> Extractor:
-    return Extractor("logpolar-96", SiftDetector(max_keypoints=200))
+    return Extractor("logpolar-96", SiftDetector(max_keypoints=50))
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +35,8 @@ def test_features_of_a_file_and_of_its_array_are_the_same(extractor, photo, tmp_
     by_path, by_array = extractor.extract(tmp_path / "photo.png"), extractor.extract(photo)
     np.testing.assert_array_equal(by_path.descriptors, by_array.descriptors)
     assert by_path.image_size == (512, 512)
-    assert len(by_path) == 200
-    assert by_path.descriptors.shape == (200, 128)
+    assert len(by_path) == 50
+    assert by_path.descriptors.shape == (50, 128)
     np.testing.assert_allclose(np.linalg.norm(by_path.descriptors, axis=1), 1, atol=1e-5)
 
 
@@ -81,6 +81,7 @@ def test_any_number_of_keypoints(few, gray, count):
 def test_descriptors_stay_when_the_image_turns(extractor, gray, degrees):
     keypoints = SiftDetector(max_keypoints=300)(gray)
     if degrees % 90 == 0:
+        keypoints = keypoints[:60]
         turned = np.ascontiguousarray(np.rot90(gray, -degrees // 90))
         _, affine = turn_image(gray, degrees)
     else:

@@ -12,9 +12,11 @@ from logpolar.features import files as storage
 from logpolar.features.features import Features
 from logpolar.features.files import FeatureFile, FeatureWriter
 from logpolar.keypoints import Keypoints
+from logpolar.models import load_model
 from logpolar.storage import hdf5
 
 SETTINGS = {"model": "logpolar-96", "model_hash": "abc", "max_size": 1600}
+FIRST_DEFAULT = "30d0093e7f9f29df6c3d5211f541af3b363247f554fcd8fdbbfe88d6b4a1a116"  # in feature files of 0.1
 
 
 def some_features(count: int = 5, seed: int = 0) -> Features:
@@ -191,10 +193,23 @@ def test_two_writers_at_once_are_refused(tmp_path):
 class TestRefused:
     def test_other_settings(self, tmp_path):
         write(tmp_path / "f.h5", ["a.jpg"])
-        for key in SETTINGS:
+        for key in SETTINGS.keys() - {"model"}:
             with pytest.raises(StorageError, match=f"made with {key} ="):
                 FeatureWriter(tmp_path / "f.h5", {**SETTINGS, key: "different"})
         write(tmp_path / "f.h5", ["b.jpg"])  # and the refusal left no lock behind
+
+    def test_features_of_the_first_default_go_with_it_alone(self, tmp_path):
+        """Version 0.1 called another model logpolar-96: the hash decides, not the name."""
+        written = {"model": "logpolar-96", "model_hash": FIRST_DEFAULT}
+        write(tmp_path / "f.h5", ["a.jpg"], written)
+        first, now = (
+            {"model": name, "model_hash": load_model(name).digest} for name in ("logpolar-96-v1", "logpolar-96")
+        )
+        with pytest.raises(StorageError, match="made with the model now called logpolar-96-v1"):
+            FeatureWriter(tmp_path / "f.h5", now)
+        write(tmp_path / "f.h5", ["b.jpg"], first)
+        with FeatureFile(tmp_path / "f.h5") as file:
+            assert file.names() == ["a.jpg", "b.jpg"]
 
     def test_text(self, tmp_path):
         (tmp_path / "f.h5").write_text("hello")

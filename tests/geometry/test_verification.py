@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -53,3 +55,42 @@ def test_none(pair):
 def test_a_pose_needs_cameras(pair):
     with pytest.raises(ValueError, match="cameras"):
         match_and_verify(*pair, "pose")
+
+
+@pytest.mark.parametrize("model", ["pose", "fundamental", "homography"])
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+def test_guided_matching_finds_what_the_ratio_test_rejects(model, scale):
+    """Every second point has a twin elsewhere in the second image, whose descriptor is as near."""
+    random = np.random.default_rng(0)
+    xy = random.uniform(20, 380, (100, 2))
+    depth = np.full(100, 5.0) if model == "homography" else random.uniform(4, 8, 100)
+    moved = xy + np.stack([250 / depth, np.zeros(100)], axis=1)
+    descriptors = random.normal(size=(100, 32)).astype(np.float32)
+    descriptors /= np.linalg.norm(descriptors, axis=1, keepdims=True)
+    noise = 0.02 * random.normal(size=(150, 32)).astype(np.float32)
+    twins = np.concatenate([descriptors, descriptors[:50]]) + noise
+    twins /= np.linalg.norm(twins, axis=1, keepdims=True)
+    there = np.concatenate([moved, random.uniform(0, 400, (50, 2))])
+    first = Features(Keypoints.from_points(xy, 4.0), descriptors, (400, 400), scale)
+    second = Features(Keypoints.from_points(there, 4.0), twins, (400, 400), scale)
+    matching, options = MatchingOptions(0.8), EstimationOptions(threshold=1)
+    plain, found = (
+        match_and_verify(first, second, model, matching, replace(options, guided=guided), cameras=(CAMERA, CAMERA))
+        for guided in (False, True)
+    )
+    assert plain.geometry.inlier_count < 65
+    assert found.geometry.inlier_count > 90
+    right = found.matches.indices[:, 0] == found.matches.indices[:, 1]
+    assert right.mean() > 0.9
+    assert found.geometry.significance == plain.geometry.significance
+
+
+def test_guided_matching_needs_a_common_scene(pair):
+    """Nothing can be predicted from matches that agree by chance."""
+    shuffled = replace(pair[1], descriptors=np.random.default_rng(0).permutation(pair[1].descriptors))
+    plain, found = (
+        match_and_verify(pair[0], shuffled, "fundamental", estimation=EstimationOptions(guided=guided))
+        for guided in (False, True)
+    )
+    assert not plain.geometry.common_scene
+    np.testing.assert_array_equal(found.matches.indices, plain.matches.indices)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 from PIL import Image
+from PIL.TiffImagePlugin import IFDRational
 
 from logpolar.errors import ImageError
 from logpolar.images.exif import FOCAL_LENGTH, FOCAL_LENGTH_35MM, _read_tiff, read_exif
@@ -11,7 +12,7 @@ def write(path, order: str = "<"):
     exif = Image.Exif()
     exif[0x0112] = 6
     exif.endian = order
-    exif.get_ifd(0x8769).update({FOCAL_LENGTH: 4.5, FOCAL_LENGTH_35MM: 28})
+    exif.get_ifd(0x8769).update({FOCAL_LENGTH: IFDRational(9, 2), FOCAL_LENGTH_35MM: 28})
     Image.new("L", (8, 8)).save(path, exif=exif)
     return path
 

@@ -27,6 +27,17 @@ def test_matches_that_agree_with_those_around_them_are_kept():
     assert keep[200:].mean() < 0.25
 
 
+def test_keypoints_without_size_or_angle_agree_by_their_positions():
+    first, second = matched_keypoints()
+    bare = [Keypoints.from_points(keypoints.xy) for keypoints in (first, second)]
+    for pair in (bare, (first, bare[1])):
+        keep = agreeing(*pair)
+        assert keep[:200].mean() > 0.9
+        assert keep[200:].mean() < 0.25
+    keep = agreeing(*(Keypoints.from_points(keypoints.xy) for keypoints in matched_keypoints(0, 300)))
+    assert keep.mean() < 0.15
+
+
 def test_no_match_agrees_among_random_ones():
     assert agreeing(*matched_keypoints(0, 300)).mean() < 0.15
 
@@ -38,8 +49,10 @@ def test_few_matches():
 
 
 def test_points_at_one_place():
-    """A keypoint does not vote for itself, however many others lie at its place."""
-    same = Keypoints.from_points(np.full((30, 2), 5.0), 4.0, np.arange(30) * 12.0)
-    assert agreeing(same, same).all()
-    alone = Keypoints.from_points(np.zeros((8, 2)), 4.0, np.arange(8) * 45.0)
-    assert not agreeing(alone, Keypoints.from_points(np.zeros((8, 2)), 4.0)).any()
+    """Size and angle still tell; positions do not. A keypoint never votes for itself."""
+    turned = Keypoints.from_points(np.zeros((8, 2)), [4, 5] * 4, np.arange(8) * 45.0)
+    assert agreeing(turned, turned).all()
+    other = Keypoints.from_points(np.zeros((8, 2)), [4, 5] * 4, np.arange(8) * 90.0)
+    assert not agreeing(turned, other).any()
+    bare = Keypoints.from_points(np.zeros((8, 2)))
+    assert not agreeing(bare, bare).any()

@@ -79,11 +79,11 @@ def test_options_as_keywords():
 def test_features_are_filtered():
     """All matches but one turn by 20 degrees."""
     random = np.random.default_rng(0)
-    descriptors, angle = unit_vectors(40, 0), np.full(40, 20.0)
-    angle[7] = 200
-    xy = random.uniform(0, 300, (40, 2))
-    first = Features(Keypoints.from_points(xy, 4.0), descriptors, (300, 300))
-    second = Features(Keypoints.from_points(xy, 4.0, angle), descriptors, (300, 300))
+    descriptors, rotation = unit_vectors(40, 0), np.full(40, 20.0)
+    rotation[7] = 200
+    xy, size, angle = random.uniform(0, 300, (40, 2)), random.uniform(2, 9, 40), random.uniform(0, 360, 40)
+    first = Features(Keypoints.from_points(xy, size, angle), descriptors, (300, 300))
+    second = Features(Keypoints.from_points(xy, size, angle + rotation), descriptors, (300, 300))
     assert len(match_features(first, second, filter="none")) == 40
     kept = match_features(first, second, filter="consensus")
     assert kept.indices[:, 0].tolist() == [row for row in range(40) if row != 7]

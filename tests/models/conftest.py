@@ -1,4 +1,4 @@
-"""A small network as if trained, exported once for all tests: exporting takes seconds."""
+"""A small network as if trained, and models made of it; not to be changed."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from logpolar.models import load_model
+from logpolar.models import Model, load_model
 from logpolar.models.cards import ModelCard, NetworkOptions
 from logpolar.models.export import save_model
 from logpolar.models.network import DescriptorNetwork
+from logpolar.models.quantisation import make_variant
 from logpolar.sampling import LogPolar
 
 OPTIONS = NetworkOptions(8, 16, circular=True)
@@ -32,7 +33,15 @@ def tiny_network(tiny_patches) -> DescriptorNetwork:
 
 
 @pytest.fixture(scope="session")
-def tiny_model(tiny_network, tmp_path_factory):
+def tiny_model(tiny_network, tmp_path_factory, export_once) -> Model:
     path = tmp_path_factory.mktemp("model") / "tiny.safetensors"
-    save_model(path, tiny_network, ModelCard("tiny", "A test.", SAMPLING, OPTIONS, {"data": "none"}, {"old": {"a": 1}}))
+    card = ModelCard("tiny", "A test.", SAMPLING, OPTIONS, {"data": "none"}, {"old": {"a": 1}})
+    with export_once():
+        save_model(path, tiny_network, card)
     return load_model(path)
+
+
+@pytest.fixture(scope="session")
+def tiny_int8(tiny_model, tiny_patches, tmp_path_factory) -> Model:
+    path = tmp_path_factory.mktemp("variant") / "tiny-int8.safetensors"
+    return make_variant(path, tiny_model, "int8", tiny_patches, "noise")

@@ -146,9 +146,13 @@ class TestResult:
         assert {path.name for path in photos.iterdir()} == {f"view{index}.png" for index in range(VIEWS)}
 
     def test_colmap_writes_to_its_log_only(self, photos, tmp_path, capfd, monkeypatch):
+        two = tmp_path / "two"
+        two.mkdir()
+        for name in ("view0.png", "view1.png"):
+            shutil.copy(photos / name, two)
         monkeypatch.setattr(pycolmap, "match_exhaustive", failing)
         with pytest.raises(ReconstructionError):
-            reconstruct_dense([photos], tmp_path / "workspace")
+            reconstruct_dense([two], tmp_path / "workspace")
         assert capfd.readouterr() == ("", "")
         assert "Feature extraction" in (tmp_path / "workspace" / "colmap.log").read_text()
 
@@ -367,12 +371,18 @@ class TestPhotos:
         assert "COLMAP cannot read it (BITMAP_ERROR" in left_out["only_opencv.webp"]
 
 
-def test_sequential_matching(photos, tmp_path, monkeypatch):
+def test_sequential_matching(copy, photos, monkeypatch):
+    forget(copy, "matches", "mapping", "undistortion", matcher="sequential")
+    database = pycolmap.Database.open(str(copy / "database.db"))
+    database.clear_matches()
+    database.clear_two_view_geometries()
+    assert database.num_matched_image_pairs() == 0
+    database.close()
     monkeypatch.setattr(pycolmap, "match_exhaustive", failing)
     monkeypatch.setattr(pycolmap, "incremental_mapping", failing)
     with pytest.raises(ReconstructionError, match="failed to create the model"):
-        reconstruct_dense([photos], tmp_path / "workspace", DenseOptions(matcher="sequential"))
-    database = pycolmap.Database.open(str(tmp_path / "workspace" / "database.db"))
+        reconstruct_dense([photos], copy, DenseOptions(matcher="sequential"))
+    database = pycolmap.Database.open(str(copy / "database.db"))
     assert database.num_matched_image_pairs() >= 5, "neighbours by name"
 
 

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -18,61 +18,77 @@ from logpolar.training.processes import World
 from logpolar.training.run import train
 from training_runs import assert_same_training, read_rows, state_of
 
-NOTING = """
-import atexit, json, os, pathlib, shutil
-if "RANK" in os.environ:
-    from logpolar.models import export
-    from logpolar.training import run
-    from logpolar.training.batches import BatchSampler
+TRAIN_TWICE = """
+import atexit, json, os, pathlib, runpy, shutil, sys
+from logpolar.models import export
+from logpolar.training import run
+from logpolar.training.batches import BatchSampler
 
-    place, rank, notes = pathlib.Path(__file__).parent, os.environ["RANK"], {"drawn": [], "saved": []}
-    export.export_graph = run.network_file = lambda _: b"no graph"
-    draw, save = BatchSampler.draw, run.save_checkpoint
+config, place, port = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3]
+export.export_graph = run.network_file = lambda _: b"no graph"
+draw, save = BatchSampler.draw, run.save_checkpoint
+notes = {folder: {"drawn": [], "saved": []} for folder in ("whole", "half")}
+atexit.register(lambda: (place / f"{os.environ['RANK']}.json").write_text(json.dumps(notes)))
 
-    def noting_draw(self, generator):
-        batch = draw(self, generator)
-        notes["drawn"].append(float(batch.first.double().sum()))
-        return batch
+def noting_draw(self, generator):
+    batch = draw(self, generator)
+    notes[folder]["drawn"].append(float(batch.first.double().sum()))
+    return batch
 
-    def noting_save(path, state):
-        save(path, state)
-        notes["saved"].append(state["step"])
-        if state["step"] == 4:
-            (place / "half").mkdir()
-            shutil.copy(path, place / "half")
+def noting_save(path, state):
+    save(path, state)
+    notes[folder]["saved"].append(state["step"])
+    if (folder, state["step"]) == ("whole", 4):
+        (place / "half").mkdir()
+        shutil.copy(path, place / "half")
 
-    BatchSampler.draw, run.save_checkpoint = noting_draw, noting_save
-    atexit.register(lambda: (place / f"{rank}.json").write_text(json.dumps(notes)))
+BatchSampler.draw, run.save_checkpoint = noting_draw, noting_save
+for folder in notes:
+    sys.argv = ["logpolar", "train", config, "-o", str(place / folder)]
+    try:
+        runpy.run_module("logpolar", run_name="__main__", alter_sys=True)
+    except SystemExit as done:
+        assert not done.code, done.code
+    # The processes meet anew: torchrun's store still has where they met before.
+    os.environ.update(MASTER_PORT=port, TORCHELASTIC_USE_AGENT_STORE="False")
 """
-"""Python runs this first: each process notes what it draws and writes, and the fourth step's checkpoint is copied."""
+"""``python -m logpolar train`` to the end, then from a copy of the fourth step's checkpoint; notes what it draws and
+writes. Most of the time is that of starting processes, so that both runs are done by the same."""
 
 
-def in_two_processes(place: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """``python -m logpolar`` by torchrun, with what ``place`` has to say first."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    (place / "sitecustomize.py").write_text(NOTING)
-    paths = [str(place), *filter(None, [os.environ.get("PYTHONPATH")])]
-    options = ["--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", str(port)]
-    return subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", *options, "-m", "logpolar", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)},
-    )
+def free_ports(count: int) -> list[str]:
+    with ExitStack() as opened:
+        sockets = [opened.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [str(each.getsockname()[1]) for each in sockets]
 
 
 @pytest.fixture(scope="module")
 def output(place, tmp_path_factory):
-    """Of a run in two processes: its folder ``whole``, the one to go on with ``half``, and what was noted."""
+    """Of runs in two processes: the folders ``whole`` and ``half``, which began at step 4, and what was noted."""
     output = tmp_path_factory.mktemp("two")
-    done = in_two_processes(output, "train", place / "tiny.toml", "-o", output / "whole")
+    (output / "twice.py").write_text(TRAIN_TWICE)
+    first, second = free_ports(2)
+    options = ["--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", first]
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *options]
+        + [str(each) for each in (output / "twice.py", place / "tiny.toml", output, second)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
     assert done.returncode == 0, done.stderr
-    assert f"wrote {output / 'whole' / 'tiny.safetensors'}" in done.stdout
+    for folder in ("whole", "half"):
+        assert f"wrote {output / folder / 'tiny.safetensors'}" in done.stdout
     return output
+
+
+def noted(output: Path, folder: str, kind: str) -> list[list[float]]:
+    """By the first and by the second process."""
+    return [json.loads((output / f"{rank}.json").read_text())[folder][kind] for rank in (0, 1)]
 
 
 class TestWorld:
@@ -124,13 +140,12 @@ class TestWorld:
 
 class TestTwoProcesses:
     def test_both_draw_batches_of_their_own(self, output):
-        first, second = (json.loads((output / f"{rank}.json").read_text())["drawn"] for rank in (0, 1))
+        first, second = noted(output, "whole", "drawn")
         assert len(first) == len(second) == 6
         assert len({*first, *second}) == 12
 
     def test_only_the_first_validates_and_writes(self, output):
-        first, second = (json.loads((output / f"{rank}.json").read_text()) for rank in (0, 1))
-        assert (first["saved"], second["saved"]) == ([4, 6], [])
+        assert noted(output, "whole", "saved") == [[4, 6], []]
         assert [row["step"] for row in read_rows(output / "whole" / "validation.csv")] == ["3", "6"]
         assert [row["step"] for row in read_rows(output / "whole" / "log.csv")] == ["1", "2", "3", "4", "5", "6"]
         assert len(list((output / "whole").glob("*.safetensors"))) == 1
@@ -143,14 +158,11 @@ class TestTwoProcesses:
         assert max(float((two[name] - one[name]).abs().max()) for name in one) > 1e-3
         assert load_model(output / "whole" / "tiny.safetensors").card.training["hardware"] == "2 x CPU"
 
-    def test_the_command_goes_on_to_the_same_model(self, output, place, tmp_path):
-        folder = shutil.copytree(output / "half", tmp_path / "half")
-        assert state_of(folder)["step"] == 4
-        done = in_two_processes(tmp_path, "train", place / "tiny.toml", "-o", folder)
-        assert done.returncode == 0, done.stderr
+    def test_the_command_goes_on_to_the_same_model(self, output):
+        assert noted(output, "half", "saved") == [[6], []]
+        assert noted(output, "half", "drawn") == [drawn[4:] for drawn in noted(output, "whole", "drawn")]
+        folder = output / "half"
         assert_same_training(folder, output / "whole")
-        drawn = [json.loads((each / "1.json").read_text())["drawn"] for each in (output, tmp_path)]
-        assert drawn[1] == drawn[0][4:]
         whole, continued = (load_model(each / "tiny.safetensors") for each in (output / "whole", folder))
         assert all((whole.weights[name] == continued.weights[name]).all() for name in whole.weights)
         assert {each.name for each in folder.iterdir()} >= {"tiny.safetensors", "tiny.onnx", "card.json", "log.csv"}

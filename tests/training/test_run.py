@@ -29,10 +29,11 @@ from training_runs import assert_same_records, assert_same_training, read_rows, 
 
 
 @pytest.fixture(scope="module")
-def finished(place, tmp_path_factory):
+def finished(place, tmp_path_factory, export_once):
     """The report and the folder of a run with all that belongs to it; not to be changed."""
     folder = tmp_path_factory.mktemp("finished") / "deep" / "run"
-    return train(read_config(place / "tiny.toml", ["run.tensorboard=true", "run.report_every=2"]), folder), folder
+    with export_once():
+        return train(read_config(place / "tiny.toml", ["run.tensorboard=true", "run.report_every=2"]), folder), folder
 
 
 @pytest.fixture

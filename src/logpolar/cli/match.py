@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,21 +15,21 @@ from logpolar.cli.settings import make_settings, settings_options
 from logpolar.errors import LogpolarError
 from logpolar.geometry.options import EstimationOptions
 from logpolar.matching.options import MatchingOptions
-from logpolar.storage.atomic_io import check_output, check_picture
+from logpolar.storage.atomic_io import check_output, check_page, check_picture
 
 if TYPE_CHECKING:
+    from logpolar.features.extractor import Extractor
     from logpolar.features.features import Features
     from logpolar.geometry.verification import Cameras, VerifiedMatches
 
 _CAMERA = "Camera of the {} photo, to print the pose: 'exif', or as COLMAP writes it (PINHOLE,640,480,500,500,320,240)."
-
-_MODELS = {"fundamental": "fundamental matrix", "homography": "homography", "pose": "relative pose"}
 
 
 @click.command(epilog="Example: logpolar match a.jpg b.jpg -o matches.png --h5 matches.h5")
 @click.argument("first", type=click.Path(path_type=Path))
 @click.argument("second", type=click.Path(path_type=Path))
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="Picture of the matches (.png, .jpg, .webp).")
+@click.option("--html", type=click.Path(path_type=Path), help="Page to look at the matches one by one (.html).")
 @click.option("--h5", type=click.Path(path_type=Path), help="File for features and matches (HDF5, replaced).")
 @extraction_options
 @settings_options(MatchingOptions)
@@ -46,6 +48,7 @@ def match(
     first: Path,
     second: Path,
     output: Path | None,
+    html: Path | None,
     h5: Path | None,
     geometry: str | None,
     camera_a: str | None,
@@ -62,6 +65,8 @@ def match(
 
     names = _names(first, second)
     _check_outputs(output, h5, first, second, names)
+    if html:
+        check_page(html, first, second)
     cameras = _cameras(first, second, camera_a, camera_b)
     model = geometry or ("pose" if cameras else "fundamental")
     if model == "pose" and not cameras:
@@ -72,29 +77,34 @@ def match(
     found = match_and_verify(ours, theirs, model, matching, estimation, cameras=cameras, device=device)
     if as_json:
         images = {key: _image(path, each) for key, path, each in (("a", first, ours), ("b", second, theirs))}
-        click.echo(json.dumps({**images, "threshold": estimation.threshold, **found.to_dict()}, indent=1))
+        click.echo(json.dumps({**images, **found.to_dict()}, indent=1))
     else:
         for path, each in ((first, ours), (second, theirs)):
             click.echo(f"{path}: {each.image_size[0]} x {each.image_size[1]}, {len(each)} keypoints")
-        click.echo(_text(found, estimation.threshold))
+        click.echo(_text(found))
     if h5:
         _store(h5, names, (ours, theirs), extractor.settings, found)
     if output:
         _draw(output, first, second, found)
-    for written in (h5, output):
+    if html:
+        _write_page(html, (first, second), (ours, theirs), found, extractor, matching, found.threshold or 0.0, cameras)
+    for written in (h5, output, html):
         if written:
             click.echo(f"wrote {written}", err=as_json)
 
 
-def _text(found: VerifiedMatches, threshold: float) -> str:
+def _text(found: VerifiedMatches) -> str:
     """The result in a few lines."""
+    from logpolar.geometry.verification import MODEL_NAMES
+
     geometry, lines = found.geometry, [f"{len(found.matches)} matches"]
     if found.model == "none":
         return lines[0]
-    agreeing = f"{geometry.inlier_count} of them agree with one {_MODELS[found.model]} ({threshold:g} px)"
+    agree = f"of them agree with one {MODEL_NAMES[found.model]} ({found.threshold:g} px)"
     if not geometry.common_scene:
-        return "\n".join([*lines, f"no common scene found: {agreeing}, no more than chance explains"])
-    lines.append(agreeing)
+        reason = f"{geometry.inlier_count} {agree}, no more than by chance"
+        return "\n".join([*lines, f"no common scene found: {reason if geometry.inlier_count else 'no agreement'}"])
+    lines.append(f"{geometry.inlier_count} {agree}")
     if pose := found.pose:
         angle, axis = pose.axis_angle
         lines.append(f"rotation: {angle:.2f} degrees about ({_numbers(axis)})")
@@ -149,6 +159,24 @@ def _draw(path: Path, first: Path, second: Path, found: VerifiedMatches) -> None
     write_picture(
         path, draw_matches(read_image(first), read_image(second), found.first_xy, found.second_xy, good, caption)
     )
+
+
+def _write_page(
+    path: Path,
+    photos: tuple[Path, Path],
+    features: tuple[Features, Features],
+    found: VerifiedMatches,
+    extractor: Extractor,
+    matching: MatchingOptions,
+    threshold: float,
+    cameras: Cameras | None,
+) -> None:
+    from logpolar.viewing.pages.pair import Side, write_pair_page
+
+    sides = Side.open(photos[0], features[0]), Side.open(photos[1], features[1])
+    command = shlex.join(["logpolar", *sys.argv[1:]])
+    sampling = extractor.model.sampling
+    write_pair_page(path, sides, found, sampling, matching, threshold, cameras=cameras, command=command)
 
 
 def _check_outputs(output: Path | None, h5: Path | None, first: Path, second: Path, names: tuple[str, str]) -> None:

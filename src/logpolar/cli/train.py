@@ -72,7 +72,7 @@ def train(config: Path, output: Path, overwrite: bool, **changes: Any) -> None:
     """Train a model as described by CONFIG, a TOML file (needs the extra 'train').
 
     The folder receives the model file, its card, logs and checkpoints. Rerunning the command resumes an interrupted
-    run, with the same result. A model takes a minute or two on a GPU, a day on a CPU. Several GPUs or machines:
+    run, with the same result. A model takes minutes on a GPU, days on a CPU. Several GPUs or machines:
     torchrun --nproc-per-node 2 -m logpolar train CONFIG -o FOLDER.
     """
     settings = _read_config(config, **changes)

@@ -11,7 +11,7 @@ from typing import Any
 from logpolar.datasets.options import CorrespondenceRules
 from logpolar.geometry.options import EstimationOptions
 from logpolar.matching.options import MatchingOptions
-from logpolar.settings import DEFAULT_RATIO, DetectionOptions, check_settings, setting
+from logpolar.settings import DEFAULT_RATIO, DEFAULT_THRESHOLDS, DetectionOptions, check_settings, setting
 
 RATIOS = (0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
 """Candidates when the ratio is tuned."""
@@ -104,6 +104,9 @@ class PhototourismOptions(DetectionOptions, MatchingOptions, EstimationOptions):
 
     keypoints: int = setting(2048, "Strongest keypoints kept per image; 2048 and 8000 are usual.", 1)
     contrast: float = setting(0.0, "SIFT's contrast threshold; 0 admits faint keypoints.", 0)
+    threshold: float = setting(
+        DEFAULT_THRESHOLDS["pose"], "Largest error of an inlier, in pixels of the image as described.", 0.01, 100
+    )
     pairs: int = setting(1000, "Image pairs of a scene, drawn at random; 0 takes all.", 0)
     bags_5: int = setting(20, "Multi-view: sets of 5 images of a scene.", 0)
     bags_10: int = setting(10, "Multi-view: sets of 10 images of a scene.", 0)

@@ -123,6 +123,15 @@ class FeatureWriter(Hdf5Writer):
         self.finished: set[str] = set()
         super().__init__(path, settings, overwrite)
 
+    def _difference(self, key: str, before: Any, now: Any) -> str:
+        if key == "model_hash":
+            from logpolar.models import load_model, shipped_models  # reading features loads no models
+
+            for name in shipped_models():
+                if load_model(name).digest == before:
+                    return f"with the model now called {name}, whose descriptors do not match those of this one"
+        return super()._difference(key, before, now)
+
     def _resume(self, file: FeatureFile) -> None:
         self.finished = set(file.names())
 

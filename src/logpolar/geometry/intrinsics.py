@@ -118,8 +118,9 @@ def rays_and_focal(points: Array, camera: AnyCamera) -> tuple[Matrix, float]:
     if isinstance(camera, Intrinsics):
         return camera.to_rays(points), camera.focal
     matrix = np.asarray(camera, np.float64)
-    area = np.linalg.det(matrix[:2, :2]) if matrix.shape == (3, 3) else math.nan
-    if not (np.isfinite(matrix).all() and abs(area) > 0):
+    whole = matrix.shape == (3, 3) and bool(np.isfinite(matrix).all())
+    area = float(np.linalg.det(matrix[:2, :2])) if whole else 0.0
+    if area == 0:
         raise LogpolarError("a camera matrix must be 3 x 3, finite, with a focal length above 0")
     homogeneous = np.concatenate([np.asarray(points, np.float64), np.ones((len(points), 1))], axis=1)
     with np.errstate(invalid="ignore"):  # points that are not finite

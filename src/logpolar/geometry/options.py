@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from logpolar.settings import DEFAULT_THRESHOLD, check_settings, setting
+from logpolar.settings import DEFAULT_THRESHOLDS, check_settings, setting
 
 ESTIMATORS = ("poselib", "opencv")
 
@@ -14,10 +14,19 @@ class EstimationOptions:
     """How two-view geometry is estimated from matches."""
 
     estimator: str = setting("poselib", "PoseLib's LO-RANSAC, or OpenCV's MAGSAC++.", choices=ESTIMATORS)
-    threshold: float = setting(
-        DEFAULT_THRESHOLD, "Largest error of an inlier, in pixels of the image as described.", 0.01, 100
+    threshold: float | None = setting(
+        None,
+        "Largest error of an inlier, in pixels of the image as described; by default "
+        f"{', '.join(f'{value:g} for a {model}' for model, value in DEFAULT_THRESHOLDS.items())}.",
+        0.01,
+        100,
     )
+    guided: bool = setting(False, "Match again near the first estimate, and estimate again from these matches.")
     seed: int = setting(0, "Random seed of the estimator.", 0)
 
     def __post_init__(self) -> None:
         check_settings(self)
+
+    def threshold_of(self, model: str) -> float:
+        """The threshold for a pose, fundamental matrix or homography."""
+        return DEFAULT_THRESHOLDS[model] if self.threshold is None else self.threshold

@@ -25,7 +25,7 @@ from logpolar.types import Matrix
 
 ErrorFunction: TypeAlias = Callable[[Matrix, Matrix], Matrix]
 
-MIN_SIGNIFICANCE = 3.0
+MIN_SIGNIFICANCE = 0.3
 """Smallest significance of a common scene."""
 
 _RANDOM_PAIRS = 50_000

@@ -24,7 +24,7 @@ from logpolar.geometry.homography import warp_points
 from logpolar.geometry.intrinsics import AnyCamera, rays_and_focal
 from logpolar.geometry.options import EstimationOptions
 from logpolar.geometry.significance import MIN_SIGNIFICANCE, measure_significance, sampson_error
-from logpolar.images import resize_points
+from logpolar.images import resize_matrix, resize_points
 from logpolar.types import Array, Matrix
 
 Points: TypeAlias = Array
@@ -93,10 +93,8 @@ def estimate_pose(
     that of a rotated image is not). ``changes``: fields of ``EstimationOptions``, as keywords.
     """
     options = replace(options or EstimationOptions(), **changes)
-    first_rays, first_focal = rays_and_focal(first, first_camera)
-    second_rays, second_focal = rays_and_focal(second, second_camera)
-    threshold = options.threshold * (1 / (first_focal * scales[0]) + 1 / (second_focal * scales[1])) / 2
-    found = _solve(_POSE, first_rays, second_rays, threshold, options)
+    rays, threshold = calibrated(first, second, first_camera, second_camera, options.threshold_of("pose"), scales)
+    found = _solve(_POSE, *rays, threshold, options)
     if found.matrix is None:
         return RelativePose(None, found.inliers)
     pose = found.matrix
@@ -116,8 +114,8 @@ def estimate_fundamental(
     ``changes``: fields of ``EstimationOptions``, as keywords.
     """
     options = replace(options or EstimationOptions(), **changes)
-    here, there = _described(first, scales[0]), _described(second, scales[1])
-    found = _solve(_FUNDAMENTAL, here, there, options.threshold, options)
+    here, there = described(first, scales[0]), described(second, scales[1])
+    found = _solve(_FUNDAMENTAL, here, there, options.threshold_of("fundamental"), options)
     if found.matrix is None:
         return found
     return replace(found, matrix=_normalised(_resize(scales[1]).T @ found.matrix @ _resize(scales[0])))
@@ -136,12 +134,27 @@ def estimate_homography(
     For planar scenes and purely rotating cameras. ``changes``: fields of ``EstimationOptions``, as keywords.
     """
     options = replace(options or EstimationOptions(), **changes)
-    here, there = _described(first, scales[0]), _described(second, scales[1])
-    found = _solve(_HOMOGRAPHY, here, there, options.threshold, options)
+    here, there = described(first, scales[0]), described(second, scales[1])
+    found = _solve(_HOMOGRAPHY, here, there, options.threshold_of("homography"), options)
     if found.matrix is None:
         return found
     matrix = _refined(found.matrix, here[found.inliers], there[found.inliers])
     return replace(found, matrix=_normalised(np.linalg.inv(_resize(scales[1])) @ matrix @ _resize(scales[0])))
+
+
+def calibrated(
+    first: Points,
+    second: Points,
+    first_camera: AnyCamera,
+    second_camera: AnyCamera,
+    threshold: float,
+    scales: Scales,
+) -> tuple[tuple[Matrix, Matrix], float]:
+    """Points as rays of their cameras, and the threshold in their units: at the mean of the two cameras' pixels."""
+    first_rays, first_focal = rays_and_focal(first, first_camera)
+    second_rays, second_focal = rays_and_focal(second, second_camera)
+    pixel = (1 / (first_focal * scales[0]) + 1 / (second_focal * scales[1])) / 2
+    return (first_rays, second_rays), threshold * pixel
 
 
 def _solve(kind: _Kind, first: Matrix, second: Matrix, threshold: float, options: EstimationOptions) -> Geometry:
@@ -212,14 +225,14 @@ def _direction(pose: Matrix) -> Matrix:
     return np.asarray(pose[:, 3] / max(float(np.linalg.norm(pose[:, 3])), 1e-12))
 
 
-def _described(points: Points, scale: float) -> Matrix:
+def _resize(scale: float) -> Matrix:
+    """``described`` as a matrix."""
+    return resize_matrix((1, 1), (scale, scale))
+
+
+def described(points: Points, scale: float) -> Matrix:
     """Points of the original image in the image as described."""
     return np.asarray(resize_points(np.asarray(points, np.float64), scale), np.float64)
-
-
-def _resize(scale: float) -> Matrix:
-    """``_described`` as a matrix."""
-    return np.array([[scale, 0, (scale - 1) / 2], [0, scale, (scale - 1) / 2], [0, 0, 1]])
 
 
 def _normalised(matrix: Matrix) -> Matrix:

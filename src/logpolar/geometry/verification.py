@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from logpolar.features.features import Features
+from logpolar.geometry.guided import PairError, epipolar_error, match_near, transfer_error
 from logpolar.geometry.intrinsics import AnyCamera
 from logpolar.geometry.options import EstimationOptions
 from logpolar.geometry.two_view import (
     Geometry,
     Points,
     RelativePose,
-    Scales,
+    calibrated,
+    described,
     estimate_fundamental,
     estimate_homography,
     estimate_pose,
 )
+from logpolar.images import resize_matrix
 from logpolar.matching.nearest import Matches, match_features
 from logpolar.matching.options import MatchingOptions
 from logpolar.types import Matrix
 
 Cameras = tuple[AnyCamera, AnyCamera]
+
+MODEL_NAMES = {"fundamental": "fundamental matrix", "homography": "homography", "pose": "relative pose"}
+"""Geometries, in words."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +41,9 @@ class VerifiedMatches:
     geometry: Geometry
     first_xy: Points  # (N, 2): the matched positions
     second_xy: Points
+    threshold: float | None = (
+        None  # largest error of an inlier, in pixels of the images as described; None without a model
+    )
 
     @property
     def pose(self) -> RelativePose | None:
@@ -48,6 +57,7 @@ class VerifiedMatches:
         return {
             "matches": len(self.matches),
             "geometry": self.model,
+            "threshold": self.threshold,
             "inliers": geometry.inlier_count,
             "common_scene": None if self.model == "none" else geometry.common_scene,
             "significance": round(geometry.significance, 2) if known else None,
@@ -75,25 +85,61 @@ def match_and_verify(
 
     A pose needs the ``cameras``, see ``estimate_pose``. With none, all matches count as inliers.
     """
+    matching, estimation = matching or MatchingOptions(), estimation or EstimationOptions()
     matches = match_features(first, second, matching, device=device)
-    here, there = first.keypoints.xy[matches.indices[:, 0]], second.keypoints.xy[matches.indices[:, 1]]
-    scales = first.scale, second.scale
-    return VerifiedMatches(model, matches, _estimate(model, here, there, cameras, scales, estimation), here, there)
+    geometry = _estimate(model, first, second, matches, cameras, estimation)
+    if estimation.guided and geometry.common_scene:
+        error, limit = _prediction(model, geometry, first, second, cameras, estimation)
+        near = match_near(first, second, error, limit, matches.distances[geometry.inliers], matching)
+        again = _estimate(model, first, second, near, cameras, estimation)
+        if again.inlier_count > geometry.inlier_count:
+            # The second matches fit the first geometry by construction: only the first tell chance from agreement.
+            matches, geometry = near, replace(again, significance=geometry.significance)
+    threshold = None if model == "none" else estimation.threshold_of(model)
+    return VerifiedMatches(model, matches, geometry, *_positions(first, second, matches), threshold)
+
+
+def _positions(first: Features, second: Features, matches: Matches) -> tuple[Points, Points]:
+    here, there = matches.indices.T
+    return first.keypoints.xy[here], second.keypoints.xy[there]
 
 
 def _estimate(
     model: str,
-    first: Points,
-    second: Points,
+    first: Features,
+    second: Features,
+    matches: Matches,
     cameras: Cameras | None,
-    scales: Scales,
-    options: EstimationOptions | None,
+    options: EstimationOptions,
 ) -> Geometry:
+    points, scales = _positions(first, second, matches), (first.scale, second.scale)
     if model == "none":
-        return Geometry(None, np.ones(len(first), np.bool_))
+        return Geometry(None, np.ones(len(matches), np.bool_))
     if model == "pose":
         if cameras is None:
             raise ValueError("a pose needs cameras")
-        return estimate_pose(first, second, *cameras, options, scales=scales)
+        return estimate_pose(*points, *cameras, options, scales=scales)
     estimate = {"fundamental": estimate_fundamental, "homography": estimate_homography}[model]
-    return estimate(first, second, options, scales=scales)
+    return estimate(*points, options, scales=scales)
+
+
+def _prediction(
+    model: str,
+    geometry: Geometry,
+    first: Features,
+    second: Features,
+    cameras: Cameras | None,
+    options: EstimationOptions,
+) -> tuple[PairError, float]:
+    """Errors of all pairs of keypoints under the geometry, and the threshold in their units."""
+    assert geometry.matrix is not None
+    here, there, scales = first.keypoints.xy, second.keypoints.xy, (first.scale, second.scale)
+    if model == "pose" and cameras is not None:
+        rays, threshold = calibrated(here, there, *cameras, options.threshold_of(model), scales)
+        return epipolar_error(geometry.matrix, *rays), threshold
+    resizes = [resize_matrix((1, 1), (scale, scale)) for scale in scales]
+    points = [described(xy, scale) for xy, scale in zip((here, there), scales, strict=True)]
+    inverse = [np.linalg.inv(resize) for resize in resizes]
+    if model == "homography":
+        return transfer_error(resizes[1] @ geometry.matrix @ inverse[0], *points), options.threshold_of(model)
+    return epipolar_error(inverse[1].T @ geometry.matrix @ inverse[0], *points), options.threshold_of(model)

@@ -16,8 +16,8 @@ FOCAL_PLANE_X_RESOLUTION, FOCAL_PLANE_UNIT = 0xA20E, 0xA210
 _NESTED = 0x8769
 """Tag of the directory with the camera's settings."""
 
-_FORMATS = {3: "H", 4: "I", 5: "II", 9: "i", 10: "ii"}
-"""TIFF's types of numbers: short, long, rational, and the signed ones."""
+_FORMATS = {3: "H", 4: "I", 5: "II", 9: "i", 10: "ii", 11: "f", 12: "d"}
+"""TIFF's types of numbers: short, long, rational, the signed ones, and floating point."""
 
 
 def read_exif(path: str | Path) -> dict[int, float]:

@@ -49,7 +49,7 @@ def resize_points(xy: Array, factor: Array | float) -> Array:
     return np.asarray((xy + 0.5) * factor - 0.5)
 
 
-def resize_matrix(before: tuple[int, int], after: tuple[int, int]) -> NDArray[np.float64]:
+def resize_matrix(before: tuple[float, float], after: tuple[float, float]) -> NDArray[np.float64]:
     """The resize from (width, height) ``before`` to ``after`` as a matrix (3, 3) for homogeneous positions."""
     x, y = after[0] / before[0], after[1] / before[1]
     return np.array([[x, 0, (x - 1) / 2], [0, y, (y - 1) / 2], [0, 0, 1]])

@@ -2,6 +2,10 @@
 
 A match is kept if at least ``_VOTES`` of its ``_NEIGHBOURS`` nearest matches, in the first image, agree with it on the
 ratio of keypoint sizes and on the difference of angles. Incorrect matches agree with their neighbours by chance only.
+
+Keypoints without size or angle (all the same in an image) say nothing of either. Two matches still imply a similarity,
+by which the step from one to the other turns and grows; a match is then kept if ``_VOTES`` of its ``_FEW`` nearest
+matches imply the same.
 """
 
 from __future__ import annotations
@@ -11,34 +15,57 @@ import numpy as np
 from numpy.typing import NDArray
 
 from logpolar.keypoints import Keypoints
-from logpolar.types import FloatArray
+from logpolar.types import Array, FloatArray
 
-_NEIGHBOURS = 20
+_NEIGHBOURS, _FEW = 20, 10
 _VOTES = 4
 _OCTAVES = 0.6
 """Largest difference of log2 scale ratios that agree."""
 _DEGREES = 35.0
 """Largest difference of rotations that agree."""
-_TREE: dict[str, bool | int | float | str] = {
-    "algorithm": 4
-}  # FLANN's single kd-tree, whose search is exact and the same in every run
+_TREE: dict[str, bool | int | float | str] = {"algorithm": 4}
+"""FLANN's single kd-tree, whose search is exact and the same in every run."""
 
 
 def agreeing(first: Keypoints, second: Keypoints) -> NDArray[np.bool_]:
     """Mask (N,) of matched keypoints, row by row, that agree with the matches around them."""
-    count = len(first)
-    if count <= _VOTES:
-        return np.zeros(count, np.bool_)
-    around = _nearest_points(first.xy, min(_NEIGHBOURS, count - 1))
-    octaves, rotation = np.log2(second.size / first.size), second.angle - first.angle
-    scale_gap = np.abs(octaves[around] - octaves[:, None])
-    turn = np.abs(rotation[around] - rotation[:, None]) % 360
-    agree = (scale_gap <= _OCTAVES) & (np.minimum(turn, 360 - turn) <= _DEGREES)
-    return np.asarray(agree.sum(axis=1) >= _VOTES)
+    if len(first) <= _VOTES:
+        return np.zeros(len(first), np.bool_)
+    if all(_varies(values) for keypoints in (first, second) for values in (keypoints.size, keypoints.angle)):
+        around = _nearest_points(first.xy, _NEIGHBOURS)
+        octaves, rotation = np.log2(second.size / first.size), second.angle - first.angle
+        agree = _same(octaves[around], octaves[:, None], rotation[around], rotation[:, None])
+        return np.asarray(agree.sum(axis=1) >= _VOTES)
+    around = _nearest_points(first.xy, _FEW)
+    octaves, rotation = _steps(first.xy, second.xy, around)
+    agree = _same(octaves[:, :, None], octaves[:, None], rotation[:, :, None], rotation[:, None])
+    return np.asarray(agree.sum(axis=2).max(axis=1) >= _VOTES)
+
+
+def _varies(values: FloatArray) -> bool:
+    return bool((values != values[0]).any())
+
+
+def _same(octaves: Array, other_octaves: Array, rotation: Array, other_rotation: Array) -> NDArray[np.bool_]:
+    """Whether changes of scale and rotation agree; NaN agrees with nothing."""
+    turn = np.abs(rotation - other_rotation) % 360
+    near = np.minimum(turn, 360 - turn) <= _DEGREES
+    return np.asarray((np.abs(octaves - other_octaves) <= _OCTAVES) & near)
+
+
+def _steps(first: FloatArray, second: FloatArray, around: NDArray[np.int32]) -> tuple[Array, Array]:
+    """Change of scale in octaves and of direction in degrees, (N, K), of the steps to neighbouring matches."""
+    here, there = (np.ascontiguousarray(xy).view(np.complex64)[:, 0] for xy in (first, second))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        change = (there[around] - there[:, None]) / (here[around] - here[:, None])
+        octaves = np.log2(np.abs(change))
+    octaves[~np.isfinite(octaves)] = np.nan  # matches at one place
+    return octaves, np.angle(change, deg=True)
 
 
 def _nearest_points(points: FloatArray, count: int) -> NDArray[np.int32]:
-    """Rows (N, count) of the nearest other points of each point (N, 2)."""
+    """Rows (N, K) of the nearest other points of each point (N, 2), at most ``count``."""
+    count = min(count, len(points) - 1)
     found, _ = cv2.flann.Index(points, _TREE).knnSearch(points, count + 1, params={"checks": -1})
     own = np.arange(len(points))[:, None]
     # Of points at one place, the tree may list another before the point itself, or leave it out.

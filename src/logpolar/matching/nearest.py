@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,7 +116,19 @@ def _select(found: Neighbours, options: MatchingOptions) -> Matches:
     return Matches(np.stack([rows, found.index[rows]], axis=1).astype(np.int32), distance[rows])
 
 
-def _nearest(first: FloatArray, second: FloatArray) -> Neighbours:
+Allowed: TypeAlias = Callable[[slice], NDArray[np.bool_]]
+"""Which rows of the second set may match a block of rows of the first: a mask (block, M)."""
+
+
+def match_allowed(first: FloatArray, second: FloatArray, allowed: Allowed, options: MatchingOptions) -> Matches:
+    """``match_descriptors`` among allowed pairs only: nearest and second nearest are the nearest allowed ones."""
+    if len(first) == 0 or len(second) == 0:
+        return Matches(np.zeros((0, 2), np.int32), np.zeros(0, np.float32))
+    matches = _select(_nearest(first, second, allowed), options)
+    return matches[np.isfinite(matches.distances)]
+
+
+def _nearest(first: FloatArray, second: FloatArray, allowed: Allowed | None = None) -> Neighbours:
     rows = max(_BLOCK_BYTES // (4 * len(second)), 1)
     index = np.empty(len(first), np.intp)
     best, runner_up = np.empty(len(first), np.float32), np.empty(len(first), np.float32)
@@ -125,6 +138,8 @@ def _nearest(first: FloatArray, second: FloatArray) -> Neighbours:
     for start in range(0, len(first), rows):
         part = np.ascontiguousarray(first[start : start + rows], np.float32)
         block = np.matmul(part, transposed, out=memory[: len(part)])
+        if allowed is not None:
+            block[~allowed(slice(start, start + len(part)))] = -np.inf
         # The maximum of each column is enough; finding its row as well takes ten times as long.
         np.maximum(back_best, block.max(axis=0), out=back_best)
         here, there = np.arange(len(block)), slice(start, start + len(block))

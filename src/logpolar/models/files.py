@@ -23,7 +23,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -122,11 +122,15 @@ def shipped_models() -> list[str]:
 
 
 def load_model(name_or_path: str | Path) -> Model:
-    """Load a shipped model by name, or a model file by path."""
+    """Load a shipped model by name, or a model file by path.
+
+    A shipped model that a later one replaced keeps its file, and so its hash, under a new name.
+    """
     name = str(name_or_path)
     if name in shipped_models():
         with resources.as_file(resources.files("logpolar.models") / "weights" / f"{name}{_SUFFIX}") as path:
-            return _read(path, name)
+            model = _read(path, name)
+        return replace(model, card=replace(model.card, name=name))
     if Path(name).is_file():
         return _read(Path(name), name)
     if Path(name).is_dir():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,9 +54,10 @@ def read_workspace(folder: str | Path, need_depth: bool = True) -> Scene:
     if not folder.is_dir():
         raise StorageError(f"{folder}: no such folder")
     model = read_model(_find_model(folder))
-    finite = [number for number in sorted(model.points3D) if np.isfinite(model.points3D[number].xyz).all()]
-    rows = {number: row for row, number in enumerate(finite)}
-    points = np.array([model.points3D[number].xyz for number in rows], np.float64).reshape(-1, 3)
+    places = {number: point.xyz for number, point in sorted(model.points3D.items())}
+    points = np.array(list(places.values()), np.float64).reshape(-1, 3)
+    finite = np.asarray(np.isfinite(points).all(axis=1))
+    rows = {number: row for row, number in enumerate(itertools.compress(places, finite))}
     if not model.images:
         raise StorageError(f"{_find_model(folder)}: the sparse model has no images")
     try:
@@ -71,7 +73,7 @@ def read_workspace(folder: str | Path, need_depth: bool = True) -> Scene:
     if len(views) < 2:
         usable = f"only {len(views)} of the {len(model.images)} images of this workspace can be used"
         raise StorageError(f"{folder}: {usable}" + "".join(f"; {reason}" for reason in list(left_out.values())[:1]))
-    return Scene(folder, views, points, left_out)
+    return Scene(folder, views, points[finite], left_out)
 
 
 def _find_model(folder: Path) -> Path:
@@ -111,7 +113,8 @@ def _read_view(folder: Path, model: Any, image: Any, rows: dict[int, int], need_
         raise StorageError(f"{path}: the model's image is missing")
     camera = _read_camera(model.cameras[image.camera_id], image)
     depth = _find_depth(folder, image.name, camera) if need_depth else _depth_paths(folder, image.name)[0]
-    seen = [(rows[p.point3D_id], *p.xy) for p in image.points2D if p.has_point3D() and p.point3D_id in rows]
+    # Unmatched features have the number of no point.
+    seen = [(row, *p.xy) for p in image.points2D if (row := rows.get(p.point3D_id)) is not None]
     table = np.array(seen, np.float64).reshape(-1, 3)
     points, first = np.unique(table[:, 0].astype(np.intp), return_index=True)
     return View(image.name, path, depth, camera, points, table[first, 1:] - 0.5)

@@ -40,6 +40,13 @@ def check_picture(path: Path, *inputs: Path) -> None:
     check_output(path, *inputs)
 
 
+def check_page(path: Path, *inputs: Path) -> None:
+    """``check_output`` for an HTML page, which browsers know by its suffix."""
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise LogpolarError(f"{path}: pages are written as .html")
+    check_output(path, *inputs)
+
+
 def within(folder: Path, name: str) -> Path:
     """The path of a name that was read from a file; raises unless it stays inside the folder.
 

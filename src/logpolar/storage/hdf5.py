@@ -151,7 +151,7 @@ class Hdf5Writer:
         with self.reader(self.path) as file:
             before, now = _flat(file.settings), _flat(self.settings)
             for key in before | now:
-                if before.get(key) != now.get(key):
+                if before.get(key) != now.get(key) and not _renamed(key, before, now):
                     difference = self._difference(key, before.get(key), now.get(key))
                     raise StorageError(f"{self.path}: was made {difference}; {self.advice}")
             self._resume(file)
@@ -238,6 +238,12 @@ class _Lock:
     def release(self) -> None:
         self._path.unlink(missing_ok=True)
         self._file.close()
+
+
+def _renamed(key: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether the key names a thing whose hash is next to it and has not changed."""
+    content = f"{key}_hash"
+    return content in before and before[content] == now.get(content)
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

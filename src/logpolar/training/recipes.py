@@ -19,10 +19,11 @@ from logpolar.training.options import (
 DEFAULT = TrainingConfig(
     name="my-logpolar-96",
     sampling=LogPolar(inner_radius=0.5, outside="mean"),
-    augmentation=AugmentationOptions(scale_jitter=0.7),
+    batch=BatchOptions(pairs=32, per_pair=32),
+    augmentation=AugmentationOptions(scale_jitter=0.8, fixed=0.25, altered=0.2),
     loss=LossOptions(second_order=1.0),
     optimisation=OptimisationOptions(
-        optimiser="adamw", learning_rate=0.005, weight_decay=0.01, warm_up=100, schedule="cosine"
+        steps=36000, optimiser="adamw", learning_rate=0.005, weight_decay=0.01, warm_up=100, schedule="cosine"
     ),
 )
 """The best settings found; docs/training.md lists what was tried."""

@@ -8,53 +8,40 @@ import pytest
 
 from logpolar.errors import ModelError
 from logpolar.models import Model
-from logpolar.models.quantisation import make_variant
 from logpolar.models.runtimes.base import check_patches
 from logpolar.models.runtimes.onnxruntime_cpu import OnnxruntimeDescriber
 from logpolar.models.runtimes.openvino_cpu import OpenVinoDescriber
 
 
-@pytest.fixture(scope="module")
-def model(tiny_model):
-    return tiny_model
-
-
-@pytest.fixture(scope="module")
-def patches(tiny_patches):
-    return tiny_patches
-
-
-@pytest.fixture(scope="module")
-def int8(model, patches, tmp_path_factory):
-    path = tmp_path_factory.mktemp("variant") / "tiny-int8.safetensors"
-    return make_variant(path, model, "int8", patches, "noise")
-
-
 class TestCheck:
-    def test_other_results_are_refused(self, int8):
-        wrong = Model(int8.card, int8.weights, int8.graph, int8.digest, np.roll(int8.check, 1, axis=1))
+    def test_other_results_are_refused(self, tiny_int8):
+        wrong = Model(
+            tiny_int8.card, tiny_int8.weights, tiny_int8.graph, tiny_int8.digest, np.roll(tiny_int8.check, 1, axis=1)
+        )
         for kind in (OnnxruntimeDescriber, OpenVinoDescriber):
             with pytest.raises(ModelError, match=r"does not compute int8.*'tiny'"):
                 kind(wrong)
 
     @pytest.mark.parametrize("shape", [(0, 128), (1, 128), (8, 64)])
-    def test_descriptors_of_another_shape_are_refused(self, int8, shape):
+    def test_descriptors_of_another_shape_are_refused(self, tiny_int8, shape):
         for kind in (OnnxruntimeDescriber, OpenVinoDescriber):
             with pytest.raises(ModelError, match="damaged"):
-                kind(replace(int8, check=np.zeros(shape, np.float32)))
+                kind(replace(tiny_int8, check=np.zeros(shape, np.float32)))
 
-    def test_damaged_weights_are_refused(self, int8):
-        weights = {name: np.zeros_like(values) if "head" in name else values for name, values in int8.weights.items()}
+    def test_damaged_weights_are_refused(self, tiny_int8):
+        weights = {
+            name: np.zeros_like(values) if "head" in name else values for name, values in tiny_int8.weights.items()
+        }
         for kind in (OnnxruntimeDescriber, OpenVinoDescriber):
             with pytest.raises(ModelError, match=r"damaged.*'tiny'"):
-                kind(replace(int8, weights=weights))
+                kind(replace(tiny_int8, weights=weights))
 
-    def test_a_graph_that_cannot_be_loaded_is_told_in_one_line(self, int8):
-        file = onnx.load_model_from_string(int8.graph)
+    def test_a_graph_that_cannot_be_loaded_is_told_in_one_line(self, tiny_int8):
+        file = onnx.load_model_from_string(tiny_int8.graph)
         next(node for node in file.graph.node if node.op_type == "Relu").op_type = "Concat"
         for kind in (OnnxruntimeDescriber, OpenVinoDescriber):
             with pytest.raises(ModelError, match="cannot load its graph") as caught:
-                kind(replace(int8, graph=file.SerializeToString()))
+                kind(replace(tiny_int8, graph=file.SerializeToString()))
             assert len(str(caught.value).splitlines()) == 1
             assert len(str(caught.value)) < 300
 

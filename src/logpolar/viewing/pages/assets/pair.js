@@ -1,0 +1,420 @@
+// Two photos and their matches on one canvas. World coordinates are pixels of the photos, the second one moved aside.
+
+const GAP = 0.02;
+const STAGES = ["failed the ratio test", "removed by the filter", "does not agree with the geometry", "agrees with the geometry"];
+const matches = unpack(data.matches), stage = unpack(data.stage), ratio = unpack(data.ratio), distance = unpack(data.distance);
+const candidates = unpack(data.candidates), candidateDistances = unpack(data.candidate_distances);
+const roll = unpack(data.roll), shift = unpack(data.shift), correlation = unpack(data.correlation);
+const descriptors = data.descriptors.map(unpack), keypoints = data.images.map((image) => unpack(image.keypoints));
+const count = stage.length, per = data.candidates.shape[1];
+
+const view = { scale: 1, x: 0, y: 0 };
+const state = { stacked: window.innerWidth < 700, swapped: false, guide: false, chosen: -1, shown: [], photos: [], atlases: [], overlay: null };
+
+const keypoint = (side, match) => keypoints[side].subarray(4 * matches[2 * match + side], 4 * matches[2 * match + side] + 4);
+const octaves = Float32Array.from({ length: count }, (_, m) => Math.log2(keypoint(1, m)[2] / keypoint(0, m)[2]));
+const rotation = Float32Array.from({ length: count }, (_, m) => ((keypoint(1, m)[3] - keypoint(0, m)[3] + 540) % 360 + 360) % 360 - 180);
+
+// ---- Layout: where each photo lies -------------------------------------------------------------------------------
+
+function places() {
+  const [first, second] = state.swapped ? [1, 0] : [0, 1];
+  const sizes = data.images.map((image) => [image.width, image.height]);
+  const scale = state.stacked ? sizes[first][0] / sizes[second][0] : sizes[first][1] / sizes[second][1];
+  const aside = state.stacked ? [0, sizes[first][1] * (1 + GAP)] : [sizes[first][0] * (1 + GAP), 0];
+  const found = [];
+  found[first] = { x: 0, y: 0, scale: 1 };
+  found[second] = { x: aside[0], y: aside[1], scale };
+  return found;
+}
+
+function toScreen(place, x, y) {
+  return [(place.x + (x + 0.5) * place.scale) * view.scale + view.x, (place.y + (y + 0.5) * place.scale) * view.scale + view.y];
+}
+
+function resetView() {
+  const { width, height } = element("view").getBoundingClientRect();
+  const boxes = places().map((place, side) => [place.x + data.images[side].width * place.scale, place.y + data.images[side].height * place.scale]);
+  const right = Math.max(...boxes.map((box) => box[0])), bottom = Math.max(...boxes.map((box) => box[1]));
+  view.scale = 0.98 * Math.min(width / right, height / bottom);
+  view.x = (width - right * view.scale) / 2;
+  view.y = (height - bottom * view.scale) / 2;
+  redraw();
+}
+
+// ---- Drawing -----------------------------------------------------------------------------------------------------
+
+let waiting = false;
+function redraw() {
+  if (waiting) return;
+  waiting = true;
+  requestAnimationFrame(() => { waiting = false; draw(); });
+}
+
+function shade(match) {
+  const mode = element("colouring").value;
+  if (mode === "geometry") return stage[match] === 3 ? "#22c55e" : stage[match] === 2 ? "#ef4444" : "#9ca3af";
+  if (mode === "ratio") return `hsl(${120 * (1 - Math.min(ratio[match], 1))} 90% 50%)`;
+  if (mode === "scale") return `hsl(${220 - 40 * Math.max(-4, Math.min(octaves[match], 4))} 90% 58%)`;
+  return `hsl(${rotation[match] + 180} 90% 58%)`;
+}
+
+function draw() {
+  const { context, width, height } = fitCanvas(element("view"));
+  const place = places();
+  context.imageSmoothingEnabled = view.scale < 4;
+  for (const side of [0, 1]) {
+    if (!state.photos[side]) continue;
+    const [x, y] = toScreen(place[side], -0.5, -0.5), factor = place[side].scale * view.scale;
+    context.drawImage(state.photos[side], x, y, data.images[side].width * factor, data.images[side].height * factor);
+  }
+  if (state.guide && state.overlay) drawOverlay(context, place[0]);
+  context.lineWidth = 1;
+  context.globalAlpha = state.chosen < 0 ? 0.7 : 0.25;
+  for (const match of state.shown) drawLine(context, place, match);
+  context.globalAlpha = 1;
+  if (state.chosen >= 0) {
+    context.lineWidth = 2.5;
+    drawLine(context, place, state.chosen);
+    for (const side of [0, 1]) drawKeypoint(context, place[side], keypoint(side, state.chosen), shade(state.chosen));
+    drawCandidates(context, place[1]);
+  }
+  if (state.guide && !state.overlay) drawEpipolar(context, place, width, height);
+}
+
+function drawLine(context, place, match) {
+  const a = keypoint(0, match), b = keypoint(1, match);
+  context.strokeStyle = shade(match);
+  context.beginPath();
+  context.moveTo(...toScreen(place[0], a[0], a[1]));
+  context.lineTo(...toScreen(place[1], b[0], b[1]));
+  context.stroke();
+}
+
+function drawKeypoint(context, place, point, stroke) {
+  const [x, y] = toScreen(place, point[0], point[1]), radius = Math.max((point[2] / 2) * place.scale * view.scale, 4);
+  const angle = (point[3] * Math.PI) / 180;
+  context.strokeStyle = stroke;
+  context.beginPath();
+  context.arc(x, y, radius, 0, 2 * Math.PI);
+  context.moveTo(x, y);
+  context.lineTo(x + radius * Math.cos(angle), y + radius * Math.sin(angle));
+  context.stroke();
+}
+
+function drawCandidates(context, place) {
+  context.lineWidth = 1.5;
+  context.setLineDash([3, 3]);
+  for (let n = 0; n < per; n++) {
+    const row = candidates[state.chosen * per + n];
+    if (row >= 0 && row !== matches[2 * state.chosen + 1]) drawKeypoint(context, place, keypoints[1].subarray(4 * row, 4 * row + 4), "#f59e0b");
+  }
+  context.setLineDash([]);
+}
+
+function drawEpipolar(context, place, width, height) {
+  if (state.chosen < 0 || !data.matrix || data.geometry === "homography" || !data.fundamental) return;
+  const F = data.fundamental, a = keypoint(0, state.chosen), b = keypoint(1, state.chosen);
+  const there = [0, 1, 2].map((r) => F[r][0] * a[0] + F[r][1] * a[1] + F[r][2]);
+  const here = [0, 1, 2].map((c) => F[0][c] * b[0] + F[1][c] * b[1] + F[2][c]);
+  context.strokeStyle = "#38bdf8";
+  context.lineWidth = 1.5;
+  [[0, here], [1, there]].forEach(([side, [A, B, C]]) => {
+    const { width: w, height: h } = data.images[side], ends = [];
+    for (const x of [0, w - 1]) if (Math.abs(B) > 1e-12) ends.push([x, -(A * x + C) / B]);
+    for (const y of [0, h - 1]) if (Math.abs(A) > 1e-12) ends.push([-(B * y + C) / A, y]);
+    const inside = ends.filter(([x, y]) => x >= -0.5 && y >= -0.5 && x <= w - 0.5 && y <= h - 0.5);
+    if (inside.length < 2) return;
+    context.beginPath();
+    context.moveTo(...toScreen(place[side], ...inside[0]));
+    context.lineTo(...toScreen(place[side], ...inside[inside.length - 1]));
+    context.stroke();
+  });
+}
+
+// The second photo under the homography, in triangles: a canvas knows affine maps only.
+function drawOverlay(context, place) {
+  const H = data.matrix, { width, height } = data.images[0], [w, h] = [data.images[1].width, data.images[1].height];
+  const photo = state.photos[1], factor = photo.naturalWidth / w, cells = 14;
+  const map = (x, y) => { const z = H[2][0] * x + H[2][1] * y + H[2][2]; return [(H[0][0] * x + H[0][1] * y + H[0][2]) / z, (H[1][0] * x + H[1][1] * y + H[1][2]) / z]; };
+  context.globalAlpha = 0.6;
+  for (let row = 0; row < cells; row++) for (let column = 0; column < cells; column++) {
+    const corner = (i, j) => [((column + i) * width) / cells, ((row + j) * height) / cells];
+    for (const triangle of [[corner(0, 0), corner(1, 0), corner(0, 1)], [corner(1, 1), corner(0, 1), corner(1, 0)]]) {
+      const source = triangle.map(([x, y]) => map(x, y));
+      if (!source.every(([x, y]) => x > -w / 4 && y > -h / 4 && x < 1.25 * w && y < 1.25 * h)) continue;
+      drawTriangle(context, photo, source.map(([x, y]) => [(x + 0.5) * factor, (y + 0.5) * factor]), triangle.map(([x, y]) => toScreen(place, x, y)));
+    }
+  }
+  context.globalAlpha = 1;
+}
+
+function drawTriangle(context, photo, from, to) {
+  const [[x0, y0], [x1, y1], [x2, y2]] = from, [[u0, v0], [u1, v1], [u2, v2]] = to;
+  const area = (x1 - x0) * (y2 - y0) - (x2 - x0) * (y1 - y0);
+  if (Math.abs(area) < 1e-6) return;
+  const solve = (p0, p1, p2) => {
+    const a = ((p1 - p0) * (y2 - y0) - (p2 - p0) * (y1 - y0)) / area, b = ((p2 - p0) * (x1 - x0) - (p1 - p0) * (x2 - x0)) / area;
+    return [a, b, p0 - a * x0 - b * y0];
+  };
+  const [a, c, e] = solve(u0, u1, u2), [b, d, f] = solve(v0, v1, v2);
+  context.save();
+  context.beginPath();
+  context.moveTo(u0, v0); context.lineTo(u1, v1); context.lineTo(u2, v2); context.closePath();
+  context.clip();
+  context.transform(a, b, c, d, e, f);
+  context.drawImage(photo, 0, 0);
+  context.restore();
+}
+
+// ---- Filters, funnel, histograms ---------------------------------------------------------------------------------
+
+function applyFilters() {
+  const most = { ratio: +element("ratio").value, scale: +element("scale").value, rotation: +element("rotation").value };
+  const wanted = [0, 1, 2, 3].map((n) => element(`stage${n}`).checked);
+  state.shown = [];
+  for (let match = 0; match < count; match++) {
+    const free = [most.ratio >= 1, most.scale >= 6, most.rotation >= 180];
+    const fits = (free[0] || ratio[match] <= most.ratio) && (free[1] || Math.abs(octaves[match]) <= most.scale) && (free[2] || Math.abs(rotation[match]) <= most.rotation);
+    if (wanted[stage[match]] && fits) state.shown.push(match);
+  }
+  element("ratio-value").textContent = most.ratio >= 1 ? "any" : most.ratio.toFixed(2);
+  element("scale-value").textContent = most.scale >= 6 ? "any" : `${(2 ** most.scale).toFixed(1)}x`;
+  element("rotation-value").textContent = most.rotation >= 180 ? "any" : `${most.rotation} degrees`;
+  element("count").textContent = `${state.shown.length} lines` + (data.hidden ? ` (${data.hidden} weaker matches are not in this page)` : "");
+  element("inliers").setAttribute("aria-pressed", String(wanted[3] && !wanted[2] && !wanted[1] && !wanted[0]));
+  drawHistogram("scale-histogram", state.shown.map((m) => octaves[m]), -4, 4, ["1/16", "1", "16"]);
+  drawHistogram("rotation-histogram", state.shown.map((m) => rotation[m]), -180, 180, ["-180", "0", "180"]);
+  redraw();
+}
+
+function toggleInliers() {
+  const only = element("inliers").getAttribute("aria-pressed") !== "true";
+  element("stage3").checked = true;
+  element("stage2").checked = !only;
+  if (only) element("stage1").checked = element("stage0").checked = false;
+  applyFilters();
+}
+
+function drawHistogram(id, values, low, high, labels) {
+  const { context, width, height } = fitCanvas(element(id)), bins = new Array(32).fill(0), base = height - 16;
+  for (const value of values) bins[Math.max(0, Math.min(31, Math.floor((32 * (value - low)) / (high - low))))]++;
+  const most = Math.max(...bins, 1);
+  context.fillStyle = colour("--accent");
+  bins.forEach((bin, n) => context.fillRect((n * width) / 32 + 1, base - (bin / most) * (base - 4), width / 32 - 2, (bin / most) * (base - 4)));
+  context.fillStyle = colour("--soft");
+  context.font = "11px system-ui, sans-serif";
+  labels.forEach((label, n) => {
+    context.textAlign = ["left", "center", "right"][n];
+    context.fillText(label, (n * width) / 2 + [3, 0, -3][n], height - 4);
+  });
+}
+
+// ---- One match ---------------------------------------------------------------------------------------------------
+
+function choose(match) {
+  state.chosen = match;
+  element("chosen").hidden = match < 0;
+  if (match >= 0) showMatch(match);
+  redraw();
+}
+
+function showMatch(match) {
+  element("number").textContent = `${matches[2 * match]} – ${matches[2 * match + 1]}`;
+  const size = `size ${keypoint(0, match)[2].toFixed(1)} and ${keypoint(1, match)[2].toFixed(1)} px (${(2 ** octaves[match]).toFixed(2)}x), rotated by ${rotation[match].toFixed(0)} degrees`;
+  element("facts").textContent = `${STAGES[stage[match]]}; distance ${distance[match].toFixed(3)}, ratio ${ratio[match].toFixed(2)}; ${size}`;
+  const [rows, columns] = data.patch_size, aligned = element("align").checked;
+  drawPolar(0, match, 0, 0);
+  drawPolar(1, match, aligned ? roll[match] : 0, aligned ? shift[match] : 0);
+  element("aligned").textContent = aligned ? ", aligned" : "";
+  element("alignment").textContent = `Best fit: rolled by ${roll[match]} of ${rows} rows (${((360 * roll[match]) / rows).toFixed(0)} degrees), shifted by ${shift[match]} of ${columns} columns; correlation ${correlation[match].toFixed(2)}.`;
+  for (const side of [0, 1]) drawSquare(side, match);
+  drawBars(match);
+  listCandidates(match);
+}
+
+// Rows are angles, columns radii: rows wrap around, columns do not.
+function drawPolar(side, match, rolled, shifted) {
+  const canvas = element(`polar${side}`), [rows, columns] = data.patch_size;
+  [canvas.width, canvas.height] = [columns, rows];
+  const context = canvas.getContext("2d"), x = (match % data.atlas_columns) * columns, y = Math.floor(match / data.atlas_columns) * rows;
+  context.fillRect(0, 0, columns, rows);
+  const start = ((rolled % rows) + rows) % rows;
+  const [from, to, width] = [Math.max(shifted, 0), Math.max(-shifted, 0), columns - Math.abs(shifted)];
+  if (!state.atlases[side] || width <= 0) return;
+  context.drawImage(state.atlases[side], x + from, y + start, width, rows - start, to, 0, width, rows - start);
+  if (start) context.drawImage(state.atlases[side], x + from, y, width, start, to, rows - start, width, start);
+}
+
+// The support region in the photo, upright to the keypoint's angle.
+function drawSquare(side, match) {
+  const canvas = element(`square${side}`), [x, y, size, angle] = keypoint(side, match), pixels = 160;
+  [canvas.width, canvas.height] = [pixels, pixels];
+  const context = canvas.getContext("2d"), photo = state.photos[side];
+  context.fillRect(0, 0, pixels, pixels);
+  if (!photo) return;
+  const radius = data.radius * size, factor = pixels / (2 * radius), shrink = data.images[side].width / photo.naturalWidth;
+  context.translate(pixels / 2, pixels / 2);
+  context.rotate((-angle * Math.PI) / 180);
+  context.scale(factor * shrink, factor * shrink);
+  context.drawImage(photo, -(x + 0.5) / shrink, -(y + 0.5) / shrink);
+  context.setTransform(1, 0, 0, 1, 0, 0);
+  context.strokeStyle = shade(match);
+  for (const part of [1, 1 / 8]) {
+    context.beginPath();
+    context.arc(pixels / 2, pixels / 2, (part * pixels) / 2 - 1, 0, 2 * Math.PI);
+    context.stroke();
+  }
+}
+
+function drawBars(match) {
+  const { context, width, height } = fitCanvas(element("bars")), length = data.descriptors[0].shape[1], middle = height / 2;
+  [["--accent", 0], ["--weak", 1]].forEach(([name, side]) => {
+    context.fillStyle = colour(name);
+    for (let n = 0; n < length; n++) {
+      const value = (descriptors[side][match * length + n] / 127) * (middle - 2), step = width / length;
+      context.fillRect((n + 0.5 * side) * step, middle - Math.max(value, 0), Math.max(step / 2, 0.5), Math.abs(value));
+    }
+  });
+}
+
+function listCandidates(match) {
+  const body = element("candidates");
+  body.replaceChildren();
+  for (let n = 0; n < per; n++) {
+    const row = candidates[match * per + n];
+    if (row < 0) continue;
+    const line = add(body, "tr"), own = row === matches[2 * match + 1];
+    if (own) line.className = "good";
+    [`${row}${own ? " (this match)" : ""}`, candidateDistances[match * per + n].toFixed(3), keypoints[1][4 * row].toFixed(0), keypoints[1][4 * row + 1].toFixed(0)].forEach((text) => add(line, "td", text));
+  }
+}
+
+function step(by) {
+  if (!state.shown.length) return;
+  const at = state.shown.indexOf(state.chosen);
+  choose(state.shown[at < 0 ? 0 : (at + by + state.shown.length) % state.shown.length]);
+}
+
+// The line nearest to a point of the screen, within a few pixels.
+function matchAt(x, y) {
+  const place = places();
+  let best = -1, least = 8;
+  for (const match of state.shown) {
+    const a = keypoint(0, match), b = keypoint(1, match);
+    const [x0, y0] = toScreen(place[0], a[0], a[1]), [x1, y1] = toScreen(place[1], b[0], b[1]);
+    const length = (x1 - x0) ** 2 + (y1 - y0) ** 2 || 1;
+    const along = Math.max(0, Math.min(1, ((x - x0) * (x1 - x0) + (y - y0) * (y1 - y0)) / length));
+    const away = Math.hypot(x0 + along * (x1 - x0) - x, y0 + along * (y1 - y0) - y);
+    if (away < least) [best, least] = [match, away];
+  }
+  return best;
+}
+
+// ---- Controls ----------------------------------------------------------------------------------------------------
+
+function zoomAt(x, y, factor) {
+  const scale = Math.max(0.01, Math.min(view.scale * factor, 64));
+  view.x = x - ((x - view.x) * scale) / view.scale;
+  view.y = y - ((y - view.y) * scale) / view.scale;
+  view.scale = scale;
+  redraw();
+}
+
+function followPointers() {
+  const canvas = element("view"), pointers = new Map();
+  let moved = 0;
+  const position = (event) => { const box = canvas.getBoundingClientRect(); return [event.clientX - box.left, event.clientY - box.top]; };
+  canvas.addEventListener("wheel", (event) => { event.preventDefault(); zoomAt(...position(event), 2 ** (-event.deltaY / 300)); }, { passive: false });
+  canvas.addEventListener("pointerdown", (event) => { canvas.setPointerCapture(event.pointerId); pointers.set(event.pointerId, position(event)); if (pointers.size === 1) moved = 0; });
+  canvas.addEventListener("pointermove", (event) => {
+    if (!pointers.has(event.pointerId)) return;
+    const before = [...pointers.values()], now = position(event), old = pointers.get(event.pointerId);
+    pointers.set(event.pointerId, now);
+    const after = [...pointers.values()], share = 1 / after.length;
+    view.x += (now[0] - old[0]) * share;
+    view.y += (now[1] - old[1]) * share;
+    moved += Math.hypot(now[0] - old[0], now[1] - old[1]);
+    if (after.length === 2) {
+      const gap = (two) => Math.hypot(two[0][0] - two[1][0], two[0][1] - two[1][1]) || 1;
+      zoomAt((after[0][0] + after[1][0]) / 2, (after[0][1] + after[1][1]) / 2, gap(after) / gap(before));
+    }
+    redraw();
+  });
+  const end = (event) => {
+    if (pointers.delete(event.pointerId) && event.type === "pointerup" && moved < 4) choose(matchAt(...position(event)));
+  };
+  canvas.addEventListener("pointerup", end);
+  canvas.addEventListener("pointercancel", end);
+}
+
+function press(id, value) {
+  element(id).setAttribute("aria-pressed", String(value));
+}
+
+const ACTIONS = {
+  v: () => { state.stacked = !state.stacked; press("layout", state.stacked); resetView(); },
+  s: () => { state.swapped = !state.swapped; press("swap", state.swapped); resetView(); },
+  i: toggleInliers,
+  e: () => { state.guide = !state.guide; press("guide", state.guide); redraw(); },
+  0: resetView,
+  Escape: () => choose(-1),
+  ArrowRight: () => step(1),
+  ArrowDown: () => step(1),
+  ArrowLeft: () => step(-1),
+  ArrowUp: () => step(-1),
+};
+
+function connect() {
+  element("layout").onclick = ACTIONS.v;
+  element("swap").onclick = ACTIONS.s;
+  element("inliers").onclick = ACTIONS.i;
+  element("guide").onclick = ACTIONS.e;
+  element("reset").onclick = resetView;
+  element("colouring").onchange = redraw;
+  element("align").onchange = () => choose(state.chosen);
+  for (const id of ["ratio", "scale", "rotation", "stage0", "stage1", "stage2", "stage3"]) element(id).oninput = applyFilters;
+  document.addEventListener("keydown", (event) => {
+    const tag = event.target.tagName, moves = event.key.startsWith("Arrow");
+    if (tag === "SELECT" || (tag === "INPUT" && moves) || event.ctrlKey || event.metaKey || event.altKey || !ACTIONS[event.key]) return;
+    event.preventDefault();
+    ACTIONS[event.key]();
+  });
+  window.addEventListener("resize", () => { resetView(); applyFilters(); });
+  followPointers();
+}
+
+function describe() {
+  document.title = `${data.images[0].name} – ${data.images[1].name}`;
+  element("title").textContent = data.images.map((image) => `${image.name} (${image.width} x ${image.height})`).join("  –  ");
+  const verdict = element("verdict");
+  if (data.common_scene === null) verdict.textContent = `${data.matches_count} matches; no geometry was estimated`;
+  else if (data.common_scene) verdict.textContent = `${data.inliers} of ${data.matches_count} matches agree with one ${data.geometry_name} (${data.threshold} px)`;
+  else verdict.textContent = `No common scene found: ${data.inliers} of ${data.matches_count} matches agree, no more than chance explains`;
+  verdict.className = data.common_scene === false ? "bad" : "good";
+  const most = Math.max(...data.funnel.map(([, value]) => value), 1);
+  for (const [name, value] of data.funnel) {
+    const bar = add(add(element("funnel"), "dt"), "div", name);
+    bar.style.setProperty("--part", `${(100 * value) / most}%`);
+    add(element("funnel"), "dd", String(value));
+  }
+  if (data.geometry === "homography") element("guide").textContent = "Warped overlay";
+  element("guide").disabled = !data.matrix || (data.geometry !== "homography" && !data.fundamental);
+  element("command").textContent = data.command;
+  element("versions").textContent = data.versions;
+  press("layout", state.stacked);
+}
+
+async function start() {
+  describe();
+  connect();
+  resetView();
+  applyFilters();
+  state.photos = await Promise.all(data.images.map((image) => loadPicture(image.photo)));
+  state.overlay = data.geometry === "homography" && data.matrix ? data.matrix : null;
+  resetView();
+  state.atlases = await Promise.all(data.patches.map(loadPicture));
+  document.body.dataset.ready = "true";
+}
+
+start();

@@ -1,0 +1,159 @@
+"""Pages in a real browser: Chromium or Chrome, if one is installed."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium or Chrome is installed")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with pytest.importorskip("playwright.sync_api").sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def opened(browser, pair_page):
+    """The page of a pair, and what went wrong or left the machine while tests used it."""
+    page, troubles = browser.new_page(viewport={"width": 1440, "height": 900}), []
+    page.on("console", lambda message: troubles.append(message.text))
+    page.on("pageerror", lambda error: troubles.append(str(error)))
+    page.on("dialog", lambda dialog: troubles.append(dialog.message))
+    page.on("request", lambda request: troubles.append(request.url) if not request.url.startswith("data:") else None)
+    page.goto(pair_page.as_uri())
+    page.wait_for_selector("body[data-ready=true]")
+    yield page
+    assert troubles == [page.url]
+    page.close()
+
+
+@pytest.fixture
+def page(opened):
+    opened.keyboard.press("Escape")
+    opened.keyboard.press("0")
+    return opened
+
+
+def lines(page) -> int:
+    return int(page.inner_text("#count").split()[0])
+
+
+def pixels(page, canvas: str = "#view") -> str:
+    page.evaluate("() => new Promise(requestAnimationFrame)")
+    return page.evaluate("selector => document.querySelector(selector).toDataURL()", canvas)
+
+
+def test_hostile_names_are_text(page, photos):
+    assert all(str(photo).splitlines()[0][:40] in page.inner_text("h1") for photo in photos)
+    assert page.locator("h1 *").count() == 0
+
+
+def test_a_click_on_a_match_shows_its_patches(page):
+    assert not page.is_visible("#chosen")
+    box = page.locator("#view").bounding_box()
+    middle = page.evaluate(
+        """() => { const p = places(), a = keypoint(0, state.shown[0]), b = keypoint(1, state.shown[0]);
+                   const [u, v] = toScreen(p[0], a[0], a[1]), [x, y] = toScreen(p[1], b[0], b[1]);
+                   return [(u + x) / 2, (v + y) / 2]; }"""
+    )
+    page.mouse.click(box["x"] + middle[0], box["y"] + middle[1])
+    assert page.is_visible("#chosen")
+    assert "agrees with the geometry" in page.inner_text("#facts")
+    assert page.locator("#candidates tr").count() == 4
+    assert len({pixels(page, f"#{name}") for name in ("polar0", "polar1", "square0", "square1", "bars")}) == 5
+
+
+def test_arrows_step_through_matches_and_escape_closes(page):
+    seen = []
+    for key in ("ArrowRight", "ArrowRight", "ArrowLeft"):
+        page.keyboard.press(key)
+        seen.append(page.inner_text("#number"))
+    assert seen[0] == seen[2] != seen[1]
+    page.keyboard.press("Escape")
+    assert not page.is_visible("#chosen")
+
+
+def test_alignment_moves_the_second_patch(page):
+    page.evaluate("() => choose(state.shown.find(match => roll[match] || shift[match]))")
+    before = pixels(page, "#polar1")
+    page.uncheck("#align")
+    assert pixels(page, "#polar1") != before
+    page.check("#align")
+    assert pixels(page, "#polar1") == before
+
+
+def test_filters_change_the_number_of_lines(page):
+    all_lines = lines(page)
+    page.keyboard.press("i")
+    inliers = lines(page)
+    assert 0 < inliers < all_lines
+    assert page.get_attribute("#inliers", "aria-pressed") == "true"
+    page.keyboard.press("i")
+    assert lines(page) == all_lines
+    page.check("#stage0")
+    assert lines(page) > all_lines
+    page.uncheck("#stage0")
+    page.fill("#ratio", "0.5")
+    assert lines(page) < all_lines
+    page.fill("#ratio", "1")
+
+
+@pytest.mark.parametrize("key", ["s", "v", "e"])
+def test_keys_change_the_picture_and_back(page, key):
+    before = pixels(page)
+    page.keyboard.press(key)
+    assert pixels(page) != before
+    page.keyboard.press(key)
+    assert pixels(page) == before
+
+
+def test_wheel_and_drag_move_the_view(page):
+    before = pixels(page)
+    box = page.locator("#view").bounding_box()
+    page.mouse.move(box["x"] + 200, box["y"] + 200)
+    page.mouse.wheel(0, -300)
+    zoomed = pixels(page)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 260, box["y"] + 240)
+    page.mouse.up()
+    assert len({before, zoomed, pixels(page)}) == 3
+    page.click("#reset")
+    assert pixels(page) == before
+
+
+def test_every_control_is_reached_by_keyboard_and_has_a_name(page):
+    page.evaluate("() => document.activeElement.blur()")
+    reached = set()
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("() => document.activeElement.id"))
+    assert {
+        "layout",
+        "swap",
+        "inliers",
+        "guide",
+        "reset",
+        "colouring",
+        "view",
+        "stage3",
+        "ratio",
+        "rotation",
+    } <= reached
+    unnamed = (
+        "() => [...document.querySelectorAll('canvas, button')].filter(e => !e.ariaLabel && !e.textContent).length"
+    )
+    assert page.evaluate(unnamed) == 0
+
+
+def test_on_a_phone_nothing_is_cut_off(browser, pair_page):
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    page.goto(pair_page.as_uri())
+    page.wait_for_selector("body[data-ready=true]")
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
+    page.close()
