@@ -25,6 +25,7 @@ from logpolar.cli.patches import patches
 from logpolar.cli.quantise import quantise
 from logpolar.cli.sfm import sfm
 from logpolar.cli.train import ablate, recipe, train
+from logpolar.cli.train_matcher import train_matcher
 from logpolar.cli.view import view
 from logpolar.errors import LogpolarError, LogpolarWarning, in_words
 from logpolar.settings import VERSION
@@ -93,6 +94,7 @@ for _command in (
     dataset,
     recipe,
     train,
+    train_matcher,
     ablate,
     evaluate,
 ):

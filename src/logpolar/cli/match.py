@@ -62,6 +62,7 @@ def match(
     right, y down, z forward. Two photos whose matches agree no better than chance are reported as such.
     """
     from logpolar.geometry.verification import match_and_verify
+    from logpolar.matching.learned import check_features
 
     names = _names(first, second)
     _check_outputs(output, h5, first, second, names)
@@ -73,6 +74,7 @@ def match(
         raise LogpolarError("--geometry pose needs --camera-a and --camera-b")
     matching, estimation = make_settings(MatchingOptions, values), make_settings(EstimationOptions, values)
     device, extractor = values["device"], open_extractor(**take_extraction(values))
+    check_features(matching, extractor.settings)
     ours, theirs = extractor.extract(first), extractor.extract(second)
     found = match_and_verify(ours, theirs, model, matching, estimation, cameras=cameras, device=device)
     if as_json:

@@ -28,6 +28,7 @@ from logpolar.distributed import in_processes
 from logpolar.errors import StorageError
 from logpolar.features.files import FeatureFile, FeatureWriter, image_names
 from logpolar.features.hloc import is_foreign, open_features
+from logpolar.matching.learned import check_features
 from logpolar.matching.nearest import Matches, match_features
 from logpolar.matching.options import MatchingOptions
 from logpolar.matching.pairs import Pair, each_once
@@ -215,6 +216,7 @@ class _Matcher:
 
     def __init__(self, features: Path, options: MatchingOptions, device: str = "cpu") -> None:
         self._file, self._options, self._device = open_features(features), options, device
+        check_features(options, self._file.settings)
         self._read = lru_cache(_KEPT_IMAGES)(self._file.read)
 
     def __enter__(self) -> _Matcher:
@@ -260,7 +262,7 @@ def _write_pairs(file: Any, found: Mapping[Pair, tuple[int, Matches]]) -> None:
     for (first, second), (count, matches) in found.items():
         partner, score = np.full(count, -1, np.int32), np.zeros(count, np.float32)
         partner[matches.indices[:, 0]] = matches.indices[:, 1]
-        score[matches.indices[:, 0]] = 1 - matches.distances / 2
+        score[matches.indices[:, 0]] = 1 - matches.distances / 2 if matches.confidence is None else matches.confidence
         name = _group_name(first, second)
         if name in file:
             del file[name]

@@ -5,8 +5,11 @@ Runs on onnxruntime, in blocks of rows: memory grows with the number of keypoint
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +18,7 @@ from logpolar.distributed import cores
 from logpolar.errors import LogpolarError, ModelError, in_one_line
 from logpolar.features.features import Features
 from logpolar.matching.nearest import Matches
+from logpolar.matching.options import MatchingOptions
 from logpolar.models.matcher_cards import keypoint_table
 from logpolar.models.matcher_files import PIECES, MatcherModel, load_matcher
 from logpolar.types import FloatArray
@@ -160,6 +164,20 @@ class LearnedMatcher:
         session, weights = self._sessions[piece], self.model.piece_weights(piece, layer)
         found: list[FloatArray] = session.run(None, {**given, **weights})  # type: ignore[attr-defined]
         return found
+
+
+@lru_cache(maxsize=2)
+def open_matcher(name: str) -> LearnedMatcher:
+    """A matcher by its name or file; opened once in a process."""
+    return LearnedMatcher(name)
+
+
+def check_features(options: MatchingOptions, settings: Mapping[str, Any]) -> None:
+    """Raise ``ModelError`` if a learned matcher is for other descriptors than the settings of features name."""
+    if options.learned:
+        open_matcher(options.matcher).check_descriptors(
+            str(settings.get("model", "unknown")), str(settings.get("model_hash", ""))
+        )
 
 
 def assign(

@@ -42,14 +42,19 @@ class Matches:
 def match_features(
     first: Features, second: Features, options: MatchingOptions | None = None, *, device: str = "cpu", **changes: Any
 ) -> Matches:
-    """Match the features of two images: nearest neighbours of their descriptors, then the filter of the options.
+    """Match the features of two images by nearest neighbours or a learned matcher, then the filter of the options.
 
     >>> matches = match_features(a, b, ratio=0.95, filter="consensus")             # doctest: +SKIP
 
     ``changes``: fields of ``MatchingOptions``, as keywords. ``device``: see ``match_descriptors``.
     """
     options = replace(options or MatchingOptions(), **changes)
-    matches = match_descriptors(first.descriptors, second.descriptors, options, device=device)
+    if options.learned:
+        from logpolar.matching.learned import open_matcher
+
+        matches = open_matcher(options.matcher).match(first, second)
+    else:
+        matches = match_descriptors(first.descriptors, second.descriptors, options, device=device)
     return filter_matches(matches, first.keypoints, second.keypoints, options)
 
 

@@ -11,8 +11,9 @@ FILTERS = ("none", "consensus")
 
 @dataclass(frozen=True)
 class MatchingOptions:
-    """Which nearest neighbours are matches; a ``ratio`` of None or 1 accepts all."""
+    """Which keypoints match; a ``ratio`` of None or 1 accepts all. ``ratio`` and ``mutual`` are of nearest neighbours."""
 
+    matcher: str = setting("nearest", "nearest: nearest neighbours; otherwise a learned matcher, by its file.")
     ratio: float | None = setting(DEFAULT_RATIO, "Ratio test: best over second best distance; 1 accepts all.", 1e-3, 1)
     mutual: bool = setting(True, "Matches are mutual nearest neighbours.")
     filter: str = setting(
@@ -21,3 +22,7 @@ class MatchingOptions:
 
     def __post_init__(self) -> None:
         check_settings(self)
+
+    @property
+    def learned(self) -> bool:
+        return self.matcher != "nearest"

@@ -146,7 +146,8 @@ def run_steps(
             figures = validate(trainer.network, held.views, pairs, config.batch, config.views.keypoints)
             say(f"step {trainer.step}: validation {json.dumps(_short(figures))}")
         if last or trainer.step % run.checkpoint_every == 0:
-            trainer.save(folder, {"network": asdict(config.network), "figures": figures})
+            steps = config.optimisation.steps
+            trainer.save(folder, {"network": asdict(config.network), "steps": steps, "figures": figures})
         if late:
             break
         since, count = time.perf_counter(), 0
