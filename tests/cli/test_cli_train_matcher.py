@@ -10,6 +10,8 @@ from logpolar.cli import main
 def test_mistakes_in_the_config_are_told_in_one_line(tmp_path):
     config = tmp_path / "matcher.toml"
     config.write_text('[data]\nphotos = ["nowhere/*.jpg"]\n')
-    result = CliRunner().invoke(main, ["train-matcher", str(config), "-o", str(tmp_path / "run"), "--set", "batch.pears=1"])
+    result = CliRunner().invoke(
+        main, ["train-matcher", str(config), "-o", str(tmp_path / "run"), "--set", "batch.pears=1"]
+    )
     assert result.exit_code == 2
     assert "did you mean 'pairs'?" in result.output

@@ -12,7 +12,9 @@ CARD = MatcherCard("m", "a matcher", MatcherOptions(width=32, heads=2), "logpola
 
 
 class TestOptions:
-    @pytest.mark.parametrize("changes", [{"width": 33}, {"heads": 0}, {"layers": 0}, {"width": 8, "heads": 4}, {"width": 64.0}])
+    @pytest.mark.parametrize(
+        "changes", [{"width": 33}, {"heads": 0}, {"layers": 0}, {"width": 8, "heads": 4}, {"width": 64.0}]
+    )
     def test_refuses_what_no_network_has(self, changes):
         with pytest.raises(ValueError, match=next(iter(changes))):
             MatcherOptions(**changes)

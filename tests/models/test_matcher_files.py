@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import resources
+
 import numpy as np
 import pytest
 
@@ -24,12 +26,10 @@ def test_an_unknown_name_is_told_with_the_known_ones():
     assert "nobody" not in shipped_matchers()
 
 
-def test_a_descriptor_model_is_not_a_matcher(tmp_path):
-    from importlib import resources
-
-    with resources.as_file(resources.files("logpolar.models") / "weights" / "logpolar-96.safetensors") as file:
-        with pytest.raises(ModelError, match="not a logpolar matcher"):
-            load_matcher(file)
+def test_a_descriptor_model_is_not_a_matcher():
+    shipped = resources.files("logpolar.models") / "weights" / "logpolar-96.safetensors"
+    with resources.as_file(shipped) as file, pytest.raises(ModelError, match="not a logpolar matcher"):
+        load_matcher(file)
 
 
 def test_a_damaged_file_is_refused(path):

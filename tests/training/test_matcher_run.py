@@ -95,7 +95,9 @@ def test_validation_compares_with_nearest_neighbours(config, prepared, tmp_path)
 
     pairs = {"plain": np.array([[0, 1], [2, 3]])}
     figures = validate(MatcherNetwork(config.network), prepared.views, pairs, config.batch, 24, tmp_path / "m.npz")
-    assert set(figures) == {f"plain/{kind}/{method}" for kind in ("detected", "fixed") for method in ("learned", "nearest")}
+    assert set(figures) == {
+        f"plain/{kind}/{method}" for kind in ("detected", "fixed") for method in ("learned", "nearest")
+    }
     with np.load(tmp_path / "m.npz") as stored:
         assert len(stored["about"]) == 8
         assert stored["xy"].shape == (len(stored["pair"]), 4)

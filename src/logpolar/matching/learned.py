@@ -102,7 +102,9 @@ class LearnedMatcher:
             empty = np.zeros(0, np.float32)
             return Matches(np.zeros((0, 2), np.int32), empty, empty)
         rows = [_strongest(features) for features in (first, second)]
-        found = self._results([self._encode(features, chosen) for features, chosen in zip((first, second), rows, strict=True)])
+        found = self._results(
+            [self._encode(features, chosen) for features, chosen in zip((first, second), rows, strict=True)]
+        )
         here, there, confidence = assign(*found[0][:2], *found[1][:2])
         keep = confidence >= self.threshold
         indices = np.stack([rows[0][here[keep]], rows[1][there[keep]]], axis=1).astype(np.int32)
@@ -130,7 +132,9 @@ class LearnedMatcher:
         """Vectors, matchability and confidence of both images, after the last layer that is needed."""
         layers = self.model.card.network.layers
         for layer in range(layers):
-            states = [self._attend("within", layer, image.states, image.own, image.states, image.own)[0] for image in images]
+            states = [
+                self._attend("within", layer, image.states, image.own, image.states, image.own)[0] for image in images
+            ]
             found = [
                 self._attend("across", layer, states[n], images[n].across, states[1 - n], images[1 - n].across)
                 for n in (0, 1)

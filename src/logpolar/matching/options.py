@@ -11,7 +11,7 @@ FILTERS = ("none", "consensus")
 
 @dataclass(frozen=True)
 class MatchingOptions:
-    """Which keypoints match; a ``ratio`` of None or 1 accepts all. ``ratio`` and ``mutual`` are of nearest neighbours."""
+    """Which keypoints match; ``ratio`` (None or 1 accepts all) and ``mutual`` are of nearest neighbours."""
 
     matcher: str = setting("nearest", "nearest: nearest neighbours; otherwise a learned matcher, by its file.")
     ratio: float | None = setting(DEFAULT_RATIO, "Ratio test: best over second best distance; 1 accepts all.", 1e-3, 1)

@@ -33,9 +33,7 @@ _OPERATORS = frozenset(
 )
 """No control flow, and nothing that makes large tensors out of small ones."""
 
-_MATCHER_OPERATORS = frozenset(
-    {"MatMul", "Gemm", "Softmax", "LayerNormalization", "Erf", "Cos", "Sin", "Split"}
-)
+_MATCHER_OPERATORS = frozenset({"MatMul", "Gemm", "Softmax", "LayerNormalization", "Erf", "Cos", "Sin", "Split"})
 
 _MAX_NODES = 1000
 

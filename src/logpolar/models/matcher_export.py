@@ -86,7 +86,9 @@ class _Piece:
         )
         here, there = self.norm(states, f"{name}.norm"), self.norm(keys, f"{name}.norm")
         query, key, value = (
-            self.graph.node("Gemm", each, weight, bias, transB=1).reshape(0, self.options.heads, self.options.head_width)
+            self.graph.node("Gemm", each, weight, bias, transB=1).reshape(
+                0, self.options.heads, self.options.head_width
+            )
             for each, weight, bias in zip((here, there, there), weights, biases, strict=True)
         )
         query = self._turned(query, "cosine", "sine") * (1 / math.sqrt(self.options.head_width))

@@ -130,9 +130,7 @@ class Layer(nn.Module):
         self.norm = nn.LayerNorm(options.width)
         self.widen = nn.Linear(options.width, options.expansion * options.width)
         self.narrow = nn.Linear(options.expansion * options.width, options.width)
-        nn.init.normal_(
-            self.narrow.weight, std=0.5 / math.sqrt(options.expansion * options.width * 2 * options.layers)
-        )
+        nn.init.normal_(self.narrow.weight, std=0.5 / math.sqrt(options.expansion * options.width * 2 * options.layers))
         nn.init.zeros_(self.narrow.bias)
         self.head = Head(options)
 
@@ -161,7 +159,7 @@ class Head(nn.Module):
             nn.init.zeros_(linear.bias)
 
     def forward(self, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Vectors (B, N, width), matchability (B, N) and confidence (B, N), the latter without gradient to the states."""
+        """Vectors (B, N, width), matchability (B, N) and confidence (B, N), the last without gradient to the states."""
         values = self.norm(states)
         vectors = self.project(values) / values.shape[-1] ** 0.25
         return vectors, self.matchability(values)[..., 0], self.confidence(values.detach())[..., 0]

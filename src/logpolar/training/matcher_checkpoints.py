@@ -1,7 +1,7 @@
-"""Checkpoints of a matcher in training: safetensors files below a size, so that they can be carried from place to place.
+"""Checkpoints of a matcher in training: safetensors files below a size, so that they can be carried elsewhere.
 
-Weights are float32, the moments of AdamW bfloat16 (the second as its root): small, and nothing is rounded to 0. Training
-can be resumed from the weights alone; the moments then start anew.
+Weights are float32, the moments of AdamW bfloat16 (the second as its root): small, and nothing is rounded to 0.
+Training can be resumed from the weights alone; the moments then start anew.
 """
 
 from __future__ import annotations

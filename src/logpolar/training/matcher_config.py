@@ -1,11 +1,11 @@
 """Configs of matchers: TOML files, every key checked for type and range.
 
-    [data]
-    scenes = ["scenes/*.h5"]
-    photos = ["photos/*.jpg"]
+[data]
+scenes = ["scenes/*.h5"]
+photos = ["photos/*.jpg"]
 
-    [optimisation]
-    steps = 30000
+[optimisation]
+steps = 30000
 """
 
 from __future__ import annotations

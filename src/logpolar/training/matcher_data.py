@@ -135,9 +135,9 @@ class PairSampler:
         images = np.where(random.random((len(images), 1)) < 0.5, images, images[:, ::-1])
         chosen = (random.random(images.shape) * self._counts[images]).astype(np.int64)
         # Of one image, two different views.
-        again = (chosen[:, 0] + 1 + (random.random(len(images)) * (self._counts[images[:, 0]] - 1)).astype(np.int64)) % (
-            self._counts[images[:, 0]]
-        )
+        again = (
+            chosen[:, 0] + 1 + (random.random(len(images)) * (self._counts[images[:, 0]] - 1)).astype(np.int64)
+        ) % (self._counts[images[:, 0]])
         chosen[:, 1] = np.where(images[:, 0] == images[:, 1], again, chosen[:, 1])
         lottery, upright, fixed = random.random(len(images)), self._batch.upright, self._batch.fixed
         variants = np.where(lottery < fixed, 2, np.where(lottery < fixed + upright, 1, 0))

@@ -130,7 +130,9 @@ def _matches(network: MatcherNetwork, batch: Batch) -> dict[str, tuple[Tensor, T
     first, second = batch.descriptors.float().chunk(2)
     mask_first, mask_second = batch.mask.chunk(2)
     likeness = torch.where(
-        mask_first[:, :, None] & mask_second[:, None, :], first @ second.transpose(1, 2), -torch.ones((), device=first.device)
+        mask_first[:, :, None] & mask_second[:, None, :],
+        first @ second.transpose(1, 2),
+        -torch.ones((), device=first.device),
     )
     here, match, best = _mutual(likeness)
     two = likeness.topk(2, dim=2).values

@@ -1,9 +1,9 @@
 """Views for training a matcher: images of scenes, photos and aligned pairs, warped, altered, with their keypoints.
 
-Convention: a view has a projection P = [M | m] (3, 4) and each keypoint a depth d, such that the point X that is seen at
-(x, y) satisfies d (x, y, 1) = M X + m. Views with a common frame of X (a scene, a photo, an aligned pair) see the same
-points: this is ``geometry.cameras.Transfer`` for all kinds of views. A photo is the plane d (x, y, 1) = X with m = 0. A
-depth of NaN is unknown; a negative one is of a point that no other view shows.
+Convention: a view has a projection P = [M | m] (3, 4) and each keypoint a depth d, such that the point X that is seen
+at (x, y) satisfies d (x, y, 1) = M X + m. Views with a common frame of X (a scene, a photo, an aligned pair) see the
+same points: this is ``geometry.cameras.Transfer`` for all kinds of views. A photo is the plane d (x, y, 1) = X with
+m = 0. A depth of NaN is unknown; a negative one is of a point that no other view shows.
 """
 
 from __future__ import annotations
@@ -94,7 +94,9 @@ class View:
         if name == "detected":
             return found, np.ones(len(found), np.bool_)
         sizes = found.size if name == "upright" else np.full(len(found), fixed_size, np.float32)
-        places = np.rint(found.xy * 4) if name == "fixed" else np.concatenate([np.rint(found.xy * 4), sizes[:, None]], 1)
+        places = (
+            np.rint(found.xy * 4) if name == "fixed" else np.concatenate([np.rint(found.xy * 4), sizes[:, None]], 1)
+        )
         used = np.zeros(len(found), np.bool_)
         used[np.unique(places, axis=0, return_index=True)[1]] = True
         return Keypoints.from_points(found.xy, sizes, 0.0, found.response), used
@@ -127,7 +129,7 @@ def read_scene_image(file: CorrespondenceFile, number: int) -> SourceImage:
 
 
 def _fit_line(x: FloatArray, y: FloatArray) -> tuple[float, float]:
-    """Slope and offset; keypoints at depth edges, which may lie on the other surface, are left out after a first fit."""
+    """Slope and offset; keypoints at depth edges, perhaps on the other surface, are left out after a first fit."""
     keep = np.ones(len(x), np.bool_)
     for _ in range(3):
         slope, offset = np.polyfit(x[keep].astype(np.float64), y[keep].astype(np.float64), 1)
