@@ -13,12 +13,12 @@ FILTERS = ("none", "consensus")
 class MatchingOptions:
     """Which keypoints match; ``ratio`` (None or 1 accepts all) and ``mutual`` are of nearest neighbours."""
 
-    matcher: str = setting("nearest", "nearest: nearest neighbours; otherwise a learned matcher, by its file.")
     ratio: float | None = setting(DEFAULT_RATIO, "Ratio test: best over second best distance; 1 accepts all.", 1e-3, 1)
     mutual: bool = setting(True, "Matches are mutual nearest neighbours.")
     filter: str = setting(
         "none", "consensus: neighbouring matches must agree on the change of scale and rotation.", choices=FILTERS
     )
+    matcher: str = setting("nearest", "nearest: nearest neighbours; otherwise a learned matcher, by its file.")
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -37,6 +37,9 @@ class MatcherNetwork(nn.Module):
         self.encoder = Encoder(options)
         self.layers = nn.ModuleList(Layer(options) for _ in range(options.layers))
 
+    def each_layer(self) -> list[Layer]:
+        return [layer for layer in self.layers if isinstance(layer, Layer)]
+
     def forward(self, descriptors: Tensor, table: Tensor, mask: Tensor | None = None) -> list[Tensor]:
         """States (2 B, N, width) after each layer, from descriptors (2 B, N, D) and ``keypoint_table`` (2 B, N, 6).
 
@@ -46,7 +49,7 @@ class MatcherNetwork(nn.Module):
         others = swap(across[0]), swap(across[1])
         other_mask = None if mask is None else swap(mask)
         found = []
-        for layer in self.layers:
+        for layer in self.each_layer():
             states = layer.within(states, own, states, own, mask)
             states = layer.between(states, across, swap(states), others, other_mask)
             found.append(states)
@@ -55,6 +58,8 @@ class MatcherNetwork(nn.Module):
 
 class Encoder(nn.Module):
     """Descriptors and keypoints to the first states, and the phases for both kinds of attention."""
+
+    multiples: Tensor  # of the angles in the phases
 
     def __init__(self, options: MatcherOptions) -> None:
         super().__init__()
@@ -73,7 +78,7 @@ class Encoder(nn.Module):
         self.register_buffer("multiples", torch.where(multiples == 3, 0, multiples).float(), persistent=False)
 
     def forward(self, descriptors: Tensor, table: Tensor) -> tuple[Tensor, Turn, Turn]:
-        x, y, size, angle, known = table.float().split((1, 1, 1, 1, TABLE_COLUMNS - 4), dim=-1)
+        x, y, size, angle, known = torch.split(table.float(), [1, 1, 1, 1, TABLE_COLUMNS - 4], dim=-1)
         shape = torch.cat([size, angle.cos() * known[..., 1:], angle.sin() * known[..., 1:], known], dim=-1)
         # Sums of states stay in float32, whatever precision the products have; so do phases, which are large numbers.
         states = self.descriptor(descriptors.to(self.descriptor.weight.dtype)).float() + self.shape(shape)
@@ -83,7 +88,7 @@ class Encoder(nn.Module):
 
     def _turn(self, phases: Tensor) -> Turn:
         count = phases.shape[1]
-        phases = phases.unflatten(2, (self.heads, -1)).transpose(1, 2)
+        phases = phases.reshape(len(phases), count, self.heads, -1).transpose(1, 2)
         still = phases.new_zeros((phases.shape[0], self.heads, count, 1))
         phases = torch.cat([phases, still], dim=-1)
         return phases.cos(), phases.sin()
@@ -117,7 +122,7 @@ class Attention(nn.Module):
         return states + self.out(found)  # type: ignore[no-any-return]
 
     def _split(self, values: Tensor) -> Tensor:
-        return values.unflatten(2, (self.heads, -1)).transpose(1, 2)
+        return values.reshape(*values.shape[:2], self.heads, -1).transpose(1, 2)
 
 
 class Layer(nn.Module):

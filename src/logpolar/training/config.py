@@ -76,7 +76,7 @@ def read_config(path: str | Path, changes: Sequence[str] = ()) -> TrainingConfig
 def read_table(path: Path) -> dict[str, Any]:
     """A TOML file as it is; raises ``LogpolarError``."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return dict(tomllib.loads(path.read_text(encoding="utf-8")))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise LogpolarError(f"{path}: not a TOML file: {error}") from error
 

@@ -58,7 +58,9 @@ def make_matcher_config(table: dict[str, Any], folder: Path) -> MatcherConfig:
 
 def _placed(data: MatcherData, folder: Path) -> MatcherData:
     start = Path(glob.escape(str(folder.absolute())))
-    files = {kind: tuple(str(start / file) for file in getattr(data, kind)) for kind in ("scenes", "photos", "aligned")}
-    if not any(files.values()):
+    scenes, photos, aligned = (
+        tuple(str(start / file) for file in files) for files in (data.scenes, data.photos, data.aligned)
+    )
+    if not (scenes or photos or aligned):
         raise ValueError("[data] names no scenes, photos or aligned pairs")
-    return replace(data, **files)
+    return replace(data, scenes=scenes, photos=photos, aligned=aligned)

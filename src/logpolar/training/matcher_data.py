@@ -91,9 +91,8 @@ def _store(
             place = np.arange(count)
             rows.append(np.stack([np.full(count, number - start), np.full(count, variant), place], axis=1))
     where = torch.from_numpy(np.concatenate(rows)).to(device)
-    keypoints = torch.from_numpy(np.concatenate(tables)).to(device)
     with torch.inference_mode():
-        found = describer.describe_on_device(pyramids, where[:, 0], keypoints)
+        found = describer.describe_on_device(pyramids, where[:, 0], torch.from_numpy(np.concatenate(tables)).to(device))
     made.descriptors[start + where[:, 0], where[:, 1], where[:, 2]] = found.to(made.descriptors.dtype)
 
 

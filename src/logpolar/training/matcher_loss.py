@@ -44,8 +44,8 @@ def matcher_loss(network: MatcherNetwork, states: list[Tensor], truth: Truth, ma
     """Loss, and the loss of matches after the last layer alone; later layers count more."""
     total, weights = states[0].new_zeros(()), 0.0
     made, sure = [], []
-    for number, (layer, values) in enumerate(zip(network.layers, states, strict=True), 1):
-        vectors, matchability, confidence = layer.head(values)  # type: ignore[operator]
+    for number, (layer, values) in enumerate(zip(network.each_layer(), states, strict=True), 1):
+        vectors, matchability, confidence = layer.head(values)
         probability = log_assignment(vectors, matchability, mask)
         loss = layer_loss(probability, matchability, truth)
         total, weights = total + number * loss, weights + number

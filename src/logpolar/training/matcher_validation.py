@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -68,7 +69,8 @@ class Exported:
 
     def save(self, path: Path) -> None:
         with replacing(path) as half, half.open("wb") as file:
-            np.savez_compressed(file, **{name: np.concatenate(values) for name, values in self.columns.items()})
+            columns: dict[str, Any] = {name: np.concatenate(values) for name, values in self.columns.items()}
+            np.savez_compressed(file, **columns)
 
 
 def validation_pairs(plan: ViewPlan, most: int, seed: int = 0) -> dict[str, NDArray[np.int64]]:
@@ -123,7 +125,7 @@ def _matches(network: MatcherNetwork, batch: Batch) -> dict[str, tuple[Tensor, T
     kind = batch.xy.device.type
     with torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda"):
         states = network(batch.descriptors, batch.table, batch.mask)[-1]
-        vectors, matchability, _ = network.layers[-1].head(states)  # type: ignore[operator]
+        vectors, matchability, _ = network.each_layer()[-1].head(states)
         probability = log_assignment(vectors, matchability, batch.mask)
     here, match, best = _mutual(probability)
     learned = here & (best > np.log(0.1)), match, best.exp()

@@ -122,17 +122,17 @@ def read_scene_image(file: CorrespondenceFile, number: int) -> SourceImage:
     known = np.isfinite(depth) & (shades > 1) & (shades < 255)
     surface = np.zeros(picture.shape, np.float32)
     if known.sum() >= _MIN_FITTED:
-        slope, offset = _fit_line(shades[known], 1 / depth[known])
+        slope, offset = _fit_line(shades[known].astype(np.float64), 1 / depth[known].astype(np.float64))
         inside = (picture > 1) & (picture < 255)
         surface = np.where(inside, offset + slope * picture, 0).astype(np.float32)
     return SourceImage(file.read_image(number), projection, np.maximum(surface, 0))
 
 
-def _fit_line(x: FloatArray, y: FloatArray) -> tuple[float, float]:
+def _fit_line(x: Matrix, y: Matrix) -> tuple[float, float]:
     """Slope and offset; keypoints at depth edges, perhaps on the other surface, are left out after a first fit."""
     keep = np.ones(len(x), np.bool_)
     for _ in range(3):
-        slope, offset = np.polyfit(x[keep].astype(np.float64), y[keep].astype(np.float64), 1)
+        slope, offset = np.polyfit(x[keep], y[keep], 1)
         error = np.abs(offset + slope * x - y)
         keep = error <= 3 * np.median(error) + 1e-12
     return float(slope), float(offset)
@@ -150,7 +150,7 @@ def surface_depth(surface: FloatArray, image_size: tuple[int, int], xy: Matrix) 
     mean = (1 - y) * ((1 - x) * a + x * b) + y * ((1 - x) * c + x * d)
     least, most = np.minimum.reduce([a, b, c, d]), np.maximum.reduce([a, b, c, d])
     known = (least > 0) & (most - least <= _EDGE * most)
-    return np.divide(1, mean, out=np.full(len(xy), np.nan), where=known)
+    return np.asarray(np.divide(1, mean, out=np.full(len(xy), np.nan), where=known))
 
 
 def make_view(
