@@ -10,7 +10,7 @@ They are no dependencies of the library and have an environment of their own:
 
 ``match`` goes round: one more pair of every scene at every zoom, so that a stopped run has the same number of pairs of
 all scenes. Matches are kept as files, positions in pixels of the images that were matched; ``score`` estimates poses
-from them, of the rounds that are complete.
+from them, of the rounds that are complete, which are the first pairs of ``pose.py``.
 
 ALIKED (aliked-n16), DISK (depth) and XFeat alone are matched by mutual nearest neighbours without a ratio test;
 LightGlue has its defaults. Images have the size that the zoom gives them, and ``--min-size``
@@ -36,11 +36,11 @@ import torch
 from numpy.typing import NDArray
 
 from logpolar.evaluation.options import PhototourismOptions
-from logpolar.evaluation.phototourism import read_views
-from logpolar.evaluation.posed_scenes import PosedImage, PosedScene
+from logpolar.evaluation.posed_scenes import PosedImage, PosedScene, RowPair
 from logpolar.evaluation.poses import estimate_errors
+from logpolar.geometry.options import EstimationOptions
 from logpolar.geometry.two_view import estimate_pose
-from pose import VIEWS, Interval, draw, mean_of_scenes
+from pose import VIEWS, read_pairs, show
 
 KEYPOINTS = 2048
 METHODS = ("ALIKED + LightGlue", "DISK + LightGlue", "ALIKED", "DISK", "XFeat")
@@ -126,18 +126,19 @@ class Work:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.folder, self.min_size, self.pairs = options.output, options.min_size, options.pairs
-        self.views = {name: VIEWS[name] for name in options.zooms.split(",")}
-        self.scenes = {(path.name, view): self._read(path, view) for path in options.scenes for view in self.views}
+        self.views = options.views.split(",")
+        found = {(path.name, view): self._read(path, view) for path in options.scenes for view in self.views}
+        self.scenes = {key: scene for key, (scene, _) in found.items()}
+        self._pairs = {key: pairs for key, (_, pairs) in found.items()}
         self.folder.mkdir(parents=True, exist_ok=True)
 
-    def _read(self, path: Path, view: str) -> PosedScene:
-        return read_views(path, PhototourismOptions(min_size=self.min_size, spread=0, **self.views[view]))
+    def _read(self, path: Path, view: str) -> tuple[PosedScene, list[RowPair]]:
+        return read_pairs(path, self.pairs, PhototourismOptions(min_size=self.min_size, spread=0, **VIEWS[view]))
 
     def rounds(self) -> Iterator[list[tuple[str, str, int, int]]]:
         """One pair of each scene at each zoom: scene, view, and rows of the images."""
-        drawn = {key: draw(scene, self.pairs) for key, scene in self.scenes.items()}
         for number in range(self.pairs):
-            yield [(*key, *drawn[key][number]) for key in self.scenes if number < len(drawn[key])]
+            yield [(*key, *pairs[number]) for key, pairs in self._pairs.items() if number < len(pairs)]
 
     def features(self, name: str, scene: str, view: str, row: int) -> Features:
         image = self.scenes[scene, view].images[row]
@@ -187,39 +188,34 @@ def match(work: Work, methods: list[str]) -> None:
 # Scores
 
 
-def score(work: Work, methods: list[str], threshold: float) -> dict[str, Any]:
-    table: dict[str, Any] = {}
+def score(work: Work, methods: list[str], document: dict[str, Any]) -> None:
+    """Add the errors of all rounds whose pairs are matched, in the form of ``pose.py``."""
+    label = "enlarged" if work.min_size else "PoseLib"
     for method in methods:
         for view in work.views:
-            errors: dict[str, list[tuple[float, float]]] = {}
+            scenes: dict[str, Any] = {}
             for pairs in work.rounds():
                 own = [pair for pair in pairs if pair[1] == view]
-                if not all(work.file(method, *pair).exists() for pair in own):
+                if not own or not all(work.file(method, *pair).exists() for pair in own):
                     break
-                for scene, _, first, second in own:
-                    images = work.scenes[scene, view].images
-                    with np.load(work.file(method, scene, view, first, second)) as stored:
-                        points = stored["first"].astype(np.float64), stored["second"].astype(np.float64)
-                    cameras = images[first].camera, images[second].camera
-                    pose = estimate_pose(*points, *(camera.matrix for camera in cameras), threshold=threshold)
-                    errors.setdefault(scene, []).append(estimate_errors(*cameras, pose))
-            if errors:
-                table.setdefault(method, {})[view] = summary(errors)
-    return table
+                for pair in own:
+                    add(scenes.setdefault(pair[0], {"errors": [], "matches": [], "inliers": []}), work, method, pair)
+            counts = {len(each["errors"]) for each in scenes.values()} or {0}
+            print(f"{method:20} {view:12} {max(counts)} rounds complete", flush=True)
+            if scenes:
+                steps = document["results"].setdefault(method, {}).setdefault(str(KEYPOINTS), {}).setdefault(view, {})
+                steps[label] = {"options": {"min_size": work.min_size}, "scenes": scenes}
 
 
-def summary(errors: dict[str, list[tuple[float, float]]]) -> dict[str, Any]:
-    return {
-        "pairs": sum(map(len, errors.values())),
-        **{f"maa{degrees}": mean_of_scenes(errors, degrees)._asdict() for degrees in (5, 10)},
-        "errors": {scene: np.round(own, 3).tolist() for scene, own in errors.items()},
-    }
-
-
-def print_table(table: dict[str, Any]) -> None:
-    for method, views in table.items():
-        cells = [f"{view}: {Interval(**found['maa10'])} (N {found['pairs']})" for view, found in views.items()]
-        print(f"{method:20}", "  ".join(cells))
+def add(found: dict[str, list[Any]], work: Work, method: str, pair: tuple[str, str, int, int]) -> None:
+    scene, view, first, second = pair
+    cameras = [work.scenes[scene, view].images[row].camera for row in (first, second)]
+    with np.load(work.file(method, *pair)) as stored:
+        points = [stored[side].astype(np.float64) for side in ("first", "second")]
+    pose = estimate_pose(*points, *(camera.matrix for camera in cameras), EstimationOptions())
+    found["errors"].append(round(max(estimate_errors(*cameras, pose)), 3))
+    found["matches"].append(len(points[0]))
+    found["inliers"].append(pose.inlier_count)
 
 
 def main() -> None:
@@ -228,18 +224,20 @@ def main() -> None:
     parser.add_argument("scenes", type=Path, nargs="+")
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder for features and matches")
     parser.add_argument("--pairs", type=int, default=60, help="of each scene")
-    parser.add_argument("--zooms", default=",".join(VIEWS), help="names of views, see pose.py")
+    parser.add_argument("--views", default=",".join(VIEWS), help="names of views, see pose.py")
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--min-size", type=int, default=0, help="enlarge smaller images to this longer side")
-    parser.add_argument("--threshold", type=float, default=1.0, help="of an inlier, in pixels")
+    parser.add_argument("--results", type=Path, help="score: results of pose.py to add these to")
     options = parser.parse_args()
     work, methods = Work(options), options.methods.split(",")
     if options.command == "match":
         match(work, methods)
-    else:
-        table = score(work, methods, options.threshold)
-        print_table(table)
-        (options.output / "scores.json").write_text(json.dumps(table, indent=1) + "\n")
+        return
+    output = options.results or options.output / "scores.json"
+    document = json.loads(output.read_text()) if output.exists() else {"results": {}}
+    score(work, methods, document)
+    output.write_text(json.dumps(document) + "\n")
+    show({"results": {name: found for name, found in document["results"].items() if name in methods}})
 
 
 if __name__ == "__main__":

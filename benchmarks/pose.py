@@ -1,20 +1,23 @@
 """Relative poses before and after each step of the pipeline, at several zooms, with intervals.
 
-    python benchmarks/pose.py scenes/a scenes/b -d logpolar-96 -d rootsift -o pose.json
+    python benchmarks/pose.py measure scenes/a scenes/b -d logpolar-96-int8 -d rootsift -o pose.json --cache cache/
+    python benchmarks/pose.py show pose.json
 
 For each descriptor, step and zoom: mean of scenes of mAA at 5 and at 10 degrees (mean of the fractions of pairs whose
 larger angular error is within 1, 2, ... degrees), the 95 % interval of that mean by resampling pairs within scenes, and
 the interval of the change from the step before, by resampling the same pairs in both. Steps add up, in this order;
 ``--steps`` chooses others. The first is the pipeline of version 0.1.
 
-Pairs are those that ``logpolar eval phototourism --pairs N --seed 0`` draws. Images are described once for each choice
-of keypoints, cached in ``--cache``. ``VALIDATION`` are the scenes on which defaults are chosen: training scenes of
+``--pairs 60`` takes the pairs of as few images as have 60, so that few images are described; fewer pairs are the first
+of more (``ordered``), and under true zoom some no longer overlap. The output is written after every scene and view, and
+what it has is not measured again. ``VALIDATION`` are the scenes on which defaults are chosen: training scenes of
 different kinds.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -24,13 +27,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from logpolar.evaluation.cache import DescriptorCache
-from logpolar.evaluation.descriptors.keypoint_sources import sift_source
+from logpolar.evaluation.descriptors.keypoint_sources import KeypointSource, sift_source
 from logpolar.evaluation.descriptors.registry import Method, open_method
 from logpolar.evaluation.options import PhototourismOptions
-from logpolar.evaluation.phototourism import describe_images, prepare_scene, read_views
-from logpolar.evaluation.posed_scenes import PosedScene, RowPair
-from logpolar.evaluation.poses import Errors, evaluate_stereo, fractions_within
+from logpolar.evaluation.phototourism import read_views
+from logpolar.evaluation.posed_scenes import PosedImage, PosedScene, RowPair
+from logpolar.evaluation.poses import DescribedImage, PreparedScene, evaluate_stereo
+from logpolar.images import to_gray
+from logpolar.keypoints import Keypoints
+from logpolar.settings import DEFAULT_MIN_SIZE, DEFAULT_SPREAD, DEFAULT_THRESHOLDS
 from logpolar.storage.documents import versions
 
 SEED, RESAMPLES = 0, 2000
@@ -42,21 +47,31 @@ VALIDATION = (
 
 VIEWS: dict[str, dict[str, float]] = {
     "zoom 1": {},
-    "zoom 3": {"zoom": 3},
-    "true zoom 3": {"true_zoom": 3},
-    "zoom 4": {"zoom": 4},
     "zoom 2": {"zoom": 2},
+    "zoom 3": {"zoom": 3},
+    "zoom 4": {"zoom": 4},
+    "true zoom 3": {"true_zoom": 3},
 }
-"""What happens to the second image of each pair, in the order of their importance."""
+"""What happens to the second image of each pair."""
 
-OLD = {"estimator": "opencv", "spread": 0.0, "min_size": 0}
+OLD = {
+    "estimator": "opencv",
+    "threshold": 1.0,
+    "ratio": 0.9,
+    "filter": "none",
+    "guided": False,
+    "spread": 0.0,
+    "min_size": 0,
+}
 """The options of version 0.1; the steps replace them one after the other."""
 
 STEPS: dict[str, dict[str, Any]] = {
     "0.1": {},
-    "1 PoseLib": {"estimator": "poselib"},
-    "2 spread": {"spread": 1.0},
-    "5 min_size": {"min_size": 1024},
+    "PoseLib": {"estimator": "poselib", "threshold": DEFAULT_THRESHOLDS["pose"]},
+    "consensus": {"ratio": 0.95, "filter": "auto"},
+    "guided": {"guided": True},
+    "spread": {"spread": DEFAULT_SPREAD},
+    "min_size": {"min_size": DEFAULT_MIN_SIZE},
 }
 
 
@@ -71,19 +86,48 @@ class Interval(NamedTuple):
         return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
-def draw(scene: PosedScene, count: int) -> list[RowPair]:
-    """The pairs of ``draw_pairs``, in the order in which they were drawn: fewer pairs are the first of more."""
-    order = np.random.default_rng(SEED).permutation(len(scene.pairs))[:count]
-    return [scene.pairs[index] for index in order]
+# Pairs
 
 
-def accuracy(errors: Sequence[Errors], degrees: int) -> np.ndarray:
-    """(N,): for each pair the fraction of 1, 2, ... degrees that its error is within; its mean is the mAA."""
-    return np.array([np.mean(fractions_within([pair], range(1, degrees + 1))) for pair in errors])
+def read_pairs(path: Path, pairs: int, options: PhototourismOptions) -> tuple[PosedScene, list[RowPair]]:
+    """A scene and the first of its pairs; those that no longer overlap under true zoom are left out."""
+    before = read_views(path, PhototourismOptions())
+    chosen = [{before.images[row].name for row in pair} for pair in ordered(before)[:pairs]]
+    scene = read_views(path, options)
+    names = [image.name.split(", ")[0] for image in scene.images]  # without the zoom
+    rows = {frozenset(names[row] for row in pair): pair for pair in scene.pairs}
+    return scene, [rows[key] for key in map(frozenset, chosen) if key in rows]
+
+
+def ordered(scene: PosedScene) -> list[RowPair]:
+    """All pairs, those of few images first: images are added one by one, the one with the most pairs among the others.
+
+    Of equals, and to begin with, one at random.
+    """
+    count = len(scene.images)
+    linked = np.zeros((count, count), np.bool_)
+    for first, second in scene.pairs:
+        linked[first, second] = linked[second, first] = True
+    tie, added, pairs = np.random.default_rng(SEED).permutation(count) / count, list[int](), list[RowPair]()
+    while len(added) < count:
+        score = linked[:, added].sum(axis=1) + tie
+        score[added] = -1
+        new = int(score.argmax())
+        pairs += [(min(new, row), max(new, row)) for row in added if linked[new, row]]
+        added.append(new)
+    return pairs
+
+
+# Scores
+
+
+def accuracy(errors: Sequence[float], degrees: int) -> np.ndarray:
+    """(N,): for each pair the fraction of 1, 2, ... degrees that its larger error is within; its mean is the mAA."""
+    return (np.asarray(errors)[:, None] <= np.arange(1, degrees + 1)).mean(axis=1)
 
 
 def mean_of_scenes(
-    errors: Mapping[str, Sequence[Errors]], degrees: int, before: Mapping[str, Sequence[Errors]] | None = None
+    errors: Mapping[str, Sequence[float]], degrees: int = 10, before: Mapping[str, Sequence[float]] | None = None
 ) -> Interval:
     """Unweighted mean of scenes of the mAA, or of its change from errors ``before`` of the same pairs."""
     values = [accuracy(own, degrees) for own in errors.values()]
@@ -95,31 +139,100 @@ def mean_of_scenes(
     return Interval(*(round(float(each), 4) for each in (np.mean([own.mean() for own in values]), low, high)))
 
 
-def measure(
-    scenes: Sequence[Path], method: Method, options: PhototourismOptions, cache: Path | None, jobs: int
-) -> tuple[dict[str, list[Errors]], dict[str, float]]:
-    """Errors of pairs by scene, and medians of matches, inliers and keypoints over all pairs."""
-    errors: dict[str, list[Errors]] = {}
-    counts: dict[str, list[float]] = {"matches": [], "inliers": [], "keypoints": []}
-    source = sift_source(options.keypoints, options.contrast, spread=options.spread)
-    for path in scenes:
-        scene = read_views(path, options)
-        prepared = prepare_scene(scene, options, source=source)
-        with DescriptorCache(cache, method, "pose", scene.identity(), source.settings) as views:
-            images = describe_images(prepared, views, method.source)
-        found = evaluate_stereo(prepared, images, options, jobs)
-        errors[scene.name] = [result.errors for result in found.results]
-        counts["matches"] += [result.matches for result in found.results]
-        counts["inliers"] += [result.inliers for result in found.results]
-        counts["keypoints"] += [len(images[row].xy) for _, row in prepared.pairs]
-    return errors, {name: float(np.median(values)) for name, values in counts.items()}
+# Measurement
+
+
+class Features:
+    """Keypoints and descriptors of images, kept in a folder under a hash of the pixels and of all settings."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __call__(self, image: PosedImage, method: Method, source: KeypointSource) -> DescribedImage:
+        view = image.read()
+        digest = hashlib.sha256(repr((view.shape, sorted(source.settings.items()))).encode() + view.tobytes())
+        name, describer = digest.hexdigest()[:32], method.describer
+        assert describer is not None
+        keypoints = Keypoints(**self._kept(f"keypoints/{name}.npz", lambda: vars_of(source(view))))
+        own = hashlib.sha256(json.dumps(method.identity, sort_keys=True).encode()).hexdigest()[:12]
+        described = self._kept(
+            f"{method.name.replace('/', '-')}-{own}/{name}.npz",
+            lambda: {"descriptors": describer.describe(to_gray(view), keypoints)},
+        )
+        return DescribedImage(image.camera, keypoints, described["descriptors"])
+
+    def _kept(self, name: str, make: Any) -> dict[str, Any]:
+        path = self._folder / name
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            np.savez(path.with_suffix(".part.npz"), **make())
+            path.with_suffix(".part.npz").rename(path)
+        with np.load(path) as stored:
+            return dict(stored)
+
+
+def vars_of(keypoints: Keypoints) -> dict[str, np.ndarray]:
+    return {name: getattr(keypoints, name) for name in ("xy", "size", "angle", "response")}
+
+
+def _open(spec: str) -> Method:
+    # OpenVINO has the fastest int8 arithmetic on one core; float32 models and other descriptors run as they do anyway.
+    return open_method(spec, threads=1, **({"runtime": "openvino"} if spec.endswith("int8") else {}))
+
+
+def measure(parsed: argparse.Namespace) -> None:
+    output: Path = parsed.output
+    document = json.loads(output.read_text()) if output.exists() else {"results": {}}
+    features, methods = Features(parsed.cache), [_open(spec) for spec in parsed.descriptor]
+    for path in parsed.scenes:
+        for method in methods:
+            for view in parsed.views.split(","):
+                places = document["results"].setdefault(method.name, {}).setdefault(str(parsed.keypoints), {})
+                if _measure_view(parsed, path, method, view, features, places.setdefault(view, {})):
+                    document |= {"seed": SEED, "resamples": RESAMPLES, "versions": versions()}
+                    output.write_text(json.dumps(document) + "\n")
+
+
+def _measure_view(
+    parsed: argparse.Namespace, path: Path, method: Method, view: str, features: Features, found: dict[str, Any]
+) -> bool:
+    """Add one scene to all steps that lack it; whether any did."""
+    options = PhototourismOptions(**OLD, keypoints=parsed.keypoints, seed=SEED, **VIEWS[view])  # type: ignore[arg-type]
+    first, described, choice, changed = options, dict[int, DescribedImage](), None, False
+    for step, changes in steps_of(parsed.steps).items():
+        options = replace(first if parsed.alone else options, **changes)
+        own = found.setdefault(step, {"options": asdict(options), "scenes": {}})
+        if own["options"] != asdict(options):
+            raise SystemExit(f"{parsed.output}: step '{step}' was measured with other options")
+        scene, pairs = read_pairs(path, parsed.pairs, options)
+        stored = own["scenes"].setdefault(path.name, {"errors": [], "matches": [], "inliers": []})
+        if not (pairs := pairs[len(stored["errors"]) :]):
+            continue
+        start = time.perf_counter()
+        if choice != (choice := (options.spread, options.min_size)):
+            source = sift_source(options.keypoints, options.contrast, spread=options.spread)
+            described = {}
+        described |= {
+            row: features(scene.images[row], method, source)
+            for row in {row for pair in pairs for row in pair} - set(described)
+        }
+        between = time.perf_counter()
+        results = evaluate_stereo(PreparedScene(scene, pairs, {}, {}, {}), described, options).results
+        stored["errors"] += [round(max(each.errors), 3) for each in results]
+        stored["matches"] += [each.matches for each in results]
+        stored["inliers"] += [each.inliers for each in results]
+        seconds = f"{between - start:.0f} + {time.perf_counter() - between:.0f} s"
+        maa = accuracy(stored["errors"], 10).mean()
+        print(f"{path.name[:20]:20} {method.name:20} {view:12} {step:16} {maa:.3f} +{len(pairs)} {seconds}", flush=True)
+        changed = True
+    return changed
 
 
 def steps_of(text: str | None) -> dict[str, dict[str, Any]]:
-    """Named changes of options; ``NAME:option=value,...;NAME:...`` in place of the usual steps."""
+    """Named changes of options; ``NAME:option=value,...;NAME:...`` in place of the usual steps, ``all`` for these."""
     if text is None:
         return STEPS
-    chosen = {}
+    chosen: dict[str, dict[str, Any]] = {}
     for part in text.split(";"):
         name, _, changes = part.partition(":")
         chosen[name] = dict(STEPS[name]) if not changes and name in STEPS else _changes(changes)
@@ -138,47 +251,51 @@ def _value(text: str) -> Any:
         return text
 
 
+# Tables
+
+
+def errors_of(step: Mapping[str, Any], scenes: Sequence[str] | None = None) -> dict[str, list[float]]:
+    return {name: each["errors"] for name, each in step["scenes"].items() if scenes is None or name in scenes}
+
+
+def show(document: Mapping[str, Any]) -> None:
+    for method, budgets in document["results"].items():
+        for keypoints, views in budgets.items():
+            for view, steps in views.items():
+                before = None
+                for step, found in steps.items():
+                    errors = errors_of(found)
+                    if before is not None:
+                        common = [name for name in errors if name in before]
+                        change = mean_of_scenes({n: errors[n] for n in common}, 10, before) if common else None
+                    else:
+                        change = None
+                    counts = f"{sum(map(len, errors.values()))} pairs, {len(errors)} scenes"
+                    text = f"{mean_of_scenes(errors)}" + (f"  change {change}" if change else "")
+                    print(f"{method:20} {keypoints:5} {view:12} {step:24} {text}  {counts}")
+                    before = errors
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("scenes", type=Path, nargs="+")
-    parser.add_argument("-d", "--descriptor", action="append", required=True, help="spec, see evaluation.descriptors")
-    parser.add_argument("-o", "--output", type=Path, required=True)
-    parser.add_argument("--zooms", default=",".join(VIEWS))
-    parser.add_argument("--steps", help="NAME or NAME:option=value,..., separated by semicolons; they add up")
-    parser.add_argument("--alone", action="store_true", help="steps do not add up: each changes the first")
-    parser.add_argument("--keypoints", type=int, default=2048)
-    parser.add_argument("--pairs", type=int, default=60, help="of each scene")
-    parser.add_argument("--cache", type=Path)
-    parser.add_argument("--jobs", type=int, default=1)
+    commands = parser.add_subparsers(dest="command", required=True)
+    one = commands.add_parser("measure")
+    one.add_argument("scenes", type=Path, nargs="+")
+    one.add_argument("-d", "--descriptor", action="append", required=True, help="spec, see evaluation.descriptors")
+    one.add_argument("-o", "--output", type=Path, required=True)
+    one.add_argument("--cache", type=Path, required=True, help="folder of keypoints and descriptors")
+    one.add_argument("--views", default=",".join(VIEWS))
+    one.add_argument("--steps", help="NAME or NAME:option=value,..., separated by semicolons; they add up")
+    one.add_argument("--alone", action="store_true", help="steps do not add up: each changes the first")
+    one.add_argument("--keypoints", type=int, default=2048)
+    one.add_argument("--pairs", type=int, default=60, help="of each scene")
+    two = commands.add_parser("show")
+    two.add_argument("output", type=Path)
     parsed = parser.parse_args()
-    result: dict[str, Any] = {}
-    for spec in parsed.descriptor:
-        method = open_method(spec, threads=1)
-        for view in parsed.zooms.split(","):
-            common = {**OLD, "keypoints": parsed.keypoints, "pairs": parsed.pairs, "seed": SEED, **VIEWS[view]}
-            options = PhototourismOptions(**common)
-            first = before = None
-            for step, changes in steps_of(parsed.steps).items():
-                start = time.perf_counter()
-                options = replace(first if parsed.alone and first else options, **changes)
-                errors, medians = measure(parsed.scenes, method, options, parsed.cache, parsed.jobs)
-                scores = {f"maa{degrees}": mean_of_scenes(errors, degrees) for degrees in (5, 10)}
-                change = mean_of_scenes(errors, 10, before) if before else None
-                line = f"{scores['maa10']}" + (f"  change {change}" if change else "")
-                shown = " ".join(f"{name} {value:.0f}" for name, value in medians.items())
-                seconds = time.perf_counter() - start
-                print(f"{method.name:20} {view:12} {step:24} {line}  {shown}  {seconds:.0f} s", flush=True)
-                result.setdefault(method.name, {}).setdefault(view, {})[step] = {
-                    "options": asdict(options),
-                    **{name: value._asdict() for name, value in scores.items()},
-                    "change_maa10": change and change._asdict(),
-                    "medians": medians,
-                    "errors": errors,
-                }
-                first = first or options
-                before = before if parsed.alone and before else errors
-                about = {"seed": SEED, "resamples": RESAMPLES, "versions": versions()}
-                parsed.output.write_text(json.dumps({**about, "results": result}) + "\n")
+    if parsed.command == "measure":
+        measure(parsed)
+    else:
+        show(json.loads(parsed.output.read_text()))
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ SUBJECTS: dict[str, Callable[[Settings], Subject]] = {
     "network": parts.network,
     "detection": parts.detection,
     "matching": parts.matching,
+    "geometry": parts.geometry,
     "description": whole.description,
     "growth": whole.growth,
     "start": whole.start,

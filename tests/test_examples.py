@@ -27,7 +27,7 @@ def test_all_of_them_are_here():
 
 def test_two_photos(output_of):
     agree, total, right = map(int, re.findall(r"\d+", output_of("match_two_photos.py")))
-    assert agree >= 0.9 * total > 80
+    assert agree >= 0.8 * total > 80  # within 3 px of the enlarged view, less than 1 px of its own
     assert right >= 0.9 * total
 
 

@@ -17,6 +17,7 @@ SHARED = {
     "cli/options.py": "cli/test_cli_help.py",
     "datasets/columns.py": "datasets/test_files.py",
     "errors.py": "cli/test_cli_help.py",
+    "evaluation/descriptors/extraction.py": "evaluation/test_sfm.py",
     "evaluation/descriptors/kornia_features.py": "evaluation/descriptors/test_whole_features.py",
     "evaluation/descriptors/opencv_features.py": "evaluation/descriptors/test_whole_features.py",
     "evaluation/descriptors/patch_networks.py": "evaluation/descriptors/test_registry.py",
@@ -34,6 +35,7 @@ SHARED = {
     "sampling/onnx_arrays.py": "sampling/test_onnx_arrays_and_lookup.py",
     "sampling/onnx_lookup.py": "sampling/test_onnx_arrays_and_lookup.py",
     "settings.py": "cli/test_cli_settings.py",
+    "sfm/facts.py": "sfm/test_diagnosis.py",
     "training/cards.py": "training/test_run.py",
     "training/matcher_data.py": "training/test_matcher_run.py",
     "training/matcher_loop.py": "training/test_matcher_run.py",
@@ -43,6 +45,7 @@ SHARED = {
     "training/options.py": "training/test_config.py",
     "training/validation.py": "training/test_run.py",
     "types.py": "test_layout.py",
+    "viewing/options.py": "viewing/test_drawing.py",
 }
 """Modules whose tests are in the file of another module."""
 

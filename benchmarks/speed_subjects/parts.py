@@ -1,8 +1,9 @@
-"""Sampler, network, detection, matching."""
+"""Sampler, network, detection, matching, geometry."""
 
 from __future__ import annotations
 
 import cv2
+import numpy as np
 
 from logpolar.keypoints.detection import SiftDetector
 from logpolar.models import load_model
@@ -120,12 +121,12 @@ def matching(settings: Settings) -> Subject:
         return lambda: match(first, second, *arguments)
 
     def on_torch() -> Work:
-        from logpolar.matching.nearest import _select
+        from logpolar.matching.nearest import select_matches
         from logpolar.matching.options import MatchingOptions
         from logpolar.matching.torch_nearest import nearest_on_device
 
         first, second = tensors()
-        return lambda: _select(nearest_on_device(first, second, "cpu"), MatchingOptions())
+        return lambda: select_matches(nearest_on_device(first, second, "cpu"), MatchingOptions())
 
     return Subject(
         f"Matching: {count} x {count} descriptors of 128 dimensions",
@@ -140,4 +141,37 @@ def matching(settings: Settings) -> Subject:
             Case("kornia match_smnn", lambda: by_kornia("match_smnn", 0.9), pairs),
         ),
         "cv2.BFMatcher, one way, k = 2",
+    )
+
+
+def geometry(settings: Settings) -> Subject:
+    """Matches to a pose: the consensus filter, and estimators on matches of which half are correct."""
+    from logpolar.geometry.two_view import estimate_pose
+    from logpolar.matching.consensus import agreeing
+
+    many, some = 8000, 1000
+    camera = np.array([[900.0, 0, 512], [0, 900, 384], [0, 0, 1]])
+
+    def consensus() -> Work:
+        first, second = random_keypoints(many, LARGE), random_keypoints(many, LARGE)
+        return lambda: agreeing(first, second)
+
+    def pose(estimator: str) -> Work:
+        random = np.random.default_rng(0)
+        world = random.uniform((-2, -1.5, 4), (2, 1.5, 9), (some, 3))
+        first, second = (
+            seen[:, :2] / seen[:, 2:] for seen in (world @ camera.T, (world + np.array([0.8, 0.1, 0.2])) @ camera.T)
+        )
+        second = second + random.normal(0, 0.3, second.shape)
+        second[::2] = random.permutation(second[::2])
+        return lambda: estimate_pose(first, second, camera, camera, estimator=estimator)
+
+    return Subject(
+        f"Geometry: consensus of {many} matches, pose of {some} matches, half of them correct",
+        "matches/s",
+        (
+            Case("consensus filter", consensus, many),
+            Case("pose, PoseLib", lambda: pose("poselib"), some),
+            Case("pose, OpenCV USAC", lambda: pose("opencv"), some),
+        ),
     )

@@ -18,14 +18,21 @@ DEFAULT_MAX_KEYPOINTS = 2048
 DEFAULT_MAX_SIZE = 1600
 """Longer side, in pixels, to which larger images are downscaled first."""
 
-DEFAULT_MIN_SIZE = 0
-"""Longer side, in pixels, to which smaller images are enlarged first; 0 never does."""
+DEFAULT_MEGAPIXELS = 500
+MEGAPIXELS_VARIABLE = "LOGPOLAR_MAX_MEGAPIXELS"
+"""Larger images are refused, and the environment variable that sets another limit."""
 
-DEFAULT_SPREAD = 0.0
-"""Fraction of the keypoints of an image that is divided evenly among size bands; the rest are the strongest."""
+DEFAULT_MIN_SIZE = 1024
+"""Longer side, in pixels, to which smaller images are enlarged before detection; 0 never does."""
+
+DEFAULT_SPREAD = 0.5
+"""Power of the size by which the response of a keypoint is weighted before the best are kept; 0 keeps the strongest."""
 
 DEFAULT_RATIO = 0.9
 """Ratio test: largest accepted best distance over second best."""
+
+DEFAULT_PAIR_RATIO = 0.95
+"""The same where neighbouring matches must agree, too."""
 
 DEFAULT_THRESHOLDS = {"pose": 1.0, "fundamental": 1.5, "homography": 3.0}
 """Largest error of an inlier by model, in pixels of the image as described."""
@@ -70,7 +77,7 @@ class DetectionOptions:
     """Which keypoints of an image are found: the same options wherever features are extracted."""
 
     spread: float = setting(
-        DEFAULT_SPREAD, "Fraction of keypoints divided evenly among sizes; the rest are the strongest.", 0, 1
+        DEFAULT_SPREAD, "Keep the keypoints with the largest response * size ** SPREAD; 0: the strongest.", 0, 4
     )
     min_size: int = setting(
         DEFAULT_MIN_SIZE, "Enlarge smaller images, at most 4x, to this longer side in pixels; 0 never does.", 0

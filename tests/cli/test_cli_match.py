@@ -156,6 +156,7 @@ class TestPose:
         degrees, axis = line_starting(result, "rotation:").removeprefix("rotation: ").split(" degrees about ")
         assert float(degrees) == pytest.approx(90, abs=1)
         assert float(axis.strip("()").split(",")[2]) == pytest.approx(1, abs=0.01)
+        assert "no baseline" in line_starting(result, "translation:")  # the camera turned where it stood
 
     def test_from_exif(self, photos, tmp_path):
         exif = PillowImage.Exif()
@@ -177,6 +178,28 @@ class TestPose:
     )
     def test_bad_cameras(self, photos, cameras, words):
         assert_one_error(run_match(*photos, *cameras), words)
+
+
+class TestCompare:
+    QUICK = ("--compare", "rootsift", "--min-size", 0, "--ratio", 0.8)
+
+    def test_prints_a_line_and_draws_a_panel_for_each(self, photos, tmp_path):
+        cv2.imwrite(str(photos[1]), cv2.GaussianBlur(cv2.imread(str(photos[1])), (0, 0), 1.5))
+        result = run_match(*photos, *self.QUICK, "-o", tmp_path / "both.png")
+        assert result.exit_code == 0
+        rows = [line.split() for line in result.stdout.splitlines()[2:5]]
+        assert [row[0] for row in rows] == ["descriptor", "logpolar-96-small", "RootSIFT"]
+        matches, inliers = zip(*((int(row[1]), int(row[2])) for row in rows[1:]), strict=True)
+        assert all(8 < each <= most for each, most in zip(inliers, matches, strict=True))
+        assert len(set(matches)) == 2  # the ratio test decides differently on other descriptors
+        assert cv2.imread(str(tmp_path / "both.png")).shape[0] > 2 * 240  # the taller photo, twice
+
+    def test_json_has_both(self, photos):
+        found = json.loads(run_match(*photos, *self.QUICK, "--json").stdout)
+        assert found["compare"]["RootSIFT"]["inliers"] > 50
+
+    def test_with_itself_is_refused(self, photos):
+        assert_one_error(run_match(*photos, "--compare", "logpolar-96-small"), "another descriptor")
 
 
 class TestVerdict:
@@ -260,7 +283,7 @@ class TestBadInput:
         assert_one_error(run_match(photos[0], tmp_path / "hole.tif"), "hole.tif", "2 of 400 values")
 
     def test_folder(self, photos, tmp_path):
-        assert_one_error(run_match(photos[0], tmp_path), str(tmp_path), "directory")
+        assert_one_error(run_match(photos[0], tmp_path), str(tmp_path), "is a folder")
 
     def test_bad_image_leaves_no_output_behind(self, photos, tmp_path):
         run_match(photos[0], tmp_path / "none.jpg", "-o", tmp_path / "matches.png", "--h5", tmp_path / "matches.h5")

@@ -65,7 +65,7 @@ class TestTrain:
         lines = result.stdout.splitlines()
         assert words in lines[-2]
         assert lines[-2].startswith("one: ")
-        assert lines[0].startswith("training on ")
+        assert lines[0].startswith("training tiny on ")
         assert lines[-1] == f"wrote {folder / 'tiny.safetensors'}"
         assert result.stderr == ""
 

@@ -154,7 +154,7 @@ def test_killed_in_the_middle_of_an_addition_the_file_is_as_before(path, monkeyp
         patch.setattr(writing, step, die)
         with pytest.raises(Killed):
             writer.add(images[2:], pairs[1:])
-    writer._lock._file.close()  # what the system does for a dead process
+    writer._lock._held.close()  # what the system does for a dead process
 
     after = content_of(path)
     assert before.keys() == after.keys()

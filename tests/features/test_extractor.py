@@ -17,13 +17,13 @@ from sampling.test_torch_lookup import turn_image, turned_keypoints
 
 @pytest.fixture(scope="module")
 def extractor() -> Extractor:
-    return Extractor("logpolar-96", SiftDetector(max_keypoints=50))
+    return Extractor("logpolar-96", SiftDetector(max_keypoints=50, spread=0), max_size=None)
 
 
 @pytest.fixture(scope="module")
 def few() -> Extractor:
     """Cheaper."""
-    return Extractor("logpolar-96-small", max_keypoints=20)
+    return Extractor("logpolar-96-small", max_keypoints=20, max_size=None)
 
 
 def cosine(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -57,6 +57,20 @@ def test_keypoints_come_back_in_pixels_of_the_original(photo):
     assert reduced.keypoints.xy.max() > 1400
 
 
+def test_small_images_are_enlarged(photo):
+    """A reduced photo gives keypoints in its own pixels, more of them than without, and where the photo has them."""
+    small = cv2.resize(photo, (128, 128), interpolation=cv2.INTER_AREA)
+    plain, enlarged = (Extractor("logpolar-96-small", max_keypoints=2000, min_size=size) for size in (0, 384))
+    found = enlarged.extract(small)
+    assert len(found) > 1.5 * len(plain.extract(small))
+    assert found.image_size == (128, 128) and found.keypoints.xy.max() < 128
+    at_full_size = plain.extract(photo).keypoints.resized(1 / 4, 1 / 4)
+    distance = np.linalg.norm(found.keypoints.xy[:, None] - at_full_size.xy[None], axis=2).min(axis=1)
+    assert np.median(distance) < 1  # of a pixel: a shift by the resize would show as a quarter of it, a scale as more
+    again = enlarged.extract(small, found.keypoints[:5]).descriptors
+    np.testing.assert_allclose(again, found.descriptors[:5], atol=2e-3)
+
+
 def test_given_keypoints_are_described_in_their_order(extractor, gray):
     found = extractor.extract(gray)
     order = np.random.default_rng(0).permutation(len(found))
@@ -79,7 +93,7 @@ def test_any_number_of_keypoints(few, gray, count):
 
 @pytest.mark.parametrize("degrees", [10, 50, 90, 130, 170, 180, 270])
 def test_descriptors_stay_when_the_image_turns(extractor, gray, degrees):
-    keypoints = SiftDetector(max_keypoints=300)(gray)
+    keypoints = SiftDetector(max_keypoints=300, spread=0)(gray)
     if degrees % 90 == 0:
         keypoints = keypoints[:60]
         turned = np.ascontiguousarray(np.rot90(gray, -degrees // 90))
@@ -134,6 +148,7 @@ def test_settings_tell_extractors_apart():
     assert sift != orb
     assert sift != Extractor("paper-cartesian-12").settings
     assert sift != Extractor(max_size=800).settings
+    assert sift != Extractor(min_size=0).settings != Extractor(detector=SiftDetector(spread=0)).settings != sift
     assert sift == Extractor(threads=1).settings
     assert len(sift["model_hash"]) == 64
     assert orb != Extractor(detector=FeatureDetector(cv2.ORB.create(nfeatures=7))).settings
@@ -148,7 +163,7 @@ def other_detector(gray):
 class TestInputs:
     def test_max_keypoints(self, few, photo):
         assert len(few.extract(photo)) == 20
-        assert few.settings == Extractor("logpolar-96-small", SiftDetector(20)).settings
+        assert few.settings == Extractor("logpolar-96-small", SiftDetector(20), max_size=None).settings
         orb = FeatureDetector(cv2.ORB.create(nfeatures=900), max_keypoints=20)
         assert len(Extractor("logpolar-96-small", orb, max_keypoints=300).extract(photo)) == 300
 

@@ -13,7 +13,7 @@ from logpolar.features.features import Features
 from logpolar.features.files import FeatureFile, FeatureWriter
 from logpolar.keypoints import Keypoints
 from logpolar.models import load_model
-from logpolar.storage import hdf5
+from logpolar.storage import hdf5, hdf5_output
 
 SETTINGS = {"model": "logpolar-96", "model_hash": "abc", "max_size": 1600}
 FIRST_DEFAULT = "30d0093e7f9f29df6c3d5211f541af3b363247f554fcd8fdbbfe88d6b4a1a116"  # in feature files of 0.1
@@ -27,14 +27,14 @@ def some_features(count: int = 5, seed: int = 0) -> Features:
         random.uniform(0, 360, count),
         random.random(count),
     )
-    return Features(keypoints, random.normal(size=(count, 128)).astype(np.float32), (4000, 3000))
+    return Features(keypoints, random.normal(size=(count, 128)).astype(np.float32), (4000, 3000), 0.4)
 
 
 def assert_same(first: Features, second: Features) -> None:
     for name in ("xy", "size", "angle", "response"):
         np.testing.assert_array_equal(getattr(first.keypoints, name), getattr(second.keypoints, name))
     np.testing.assert_array_equal(first.descriptors, second.descriptors)
-    assert first.image_size == second.image_size
+    assert (first.image_size, first.scale) == (second.image_size, second.scale)
 
 
 def write(path: Path, names: list[str], settings=SETTINGS) -> None:
@@ -137,7 +137,7 @@ def test_killed_at_any_step_the_file_is_whole_and_complete(tmp_path, monkeypatch
         if step == "shutil.copyfile":
             patch.setattr(hdf5.shutil, "copyfile", die)
         elif step == "h5py.File":
-            patch.setattr(hdf5.h5py, "File", die)
+            patch.setattr(hdf5_output.h5py, "File", die)
         elif step == "flush":
             patch.setattr(hdf5, "flush", die)
         elif step in ("hardlink_to", "replace"):
@@ -148,7 +148,7 @@ def test_killed_at_any_step_the_file_is_whole_and_complete(tmp_path, monkeypatch
             patch.setattr(storage, "_write_features", lambda file, *rest: (file.create_group("half"), die()))
         with pytest.raises(Killed):
             writer.add("c.jpg", some_features(seed=2))
-    writer._lock._file.close()  # what the system does for a dead process
+    writer._lock._held.close()  # what the system does for a dead process
 
     before = {"a.jpg", "b.jpg"} if step == "shutil.copyfile" else {"a.jpg", "b.jpg", "b2.jpg"}
     with h5py.File(path, "r") as file:

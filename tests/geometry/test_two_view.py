@@ -91,6 +91,16 @@ def test_pose_with_two_different_cameras(estimator):
     assert found.inliers[:100].mean() > 0.95
     assert found.inliers[100:].mean() < 0.15
     assert found.common_scene
+    assert found.baseline
+
+
+@pytest.mark.parametrize("degrees", [0, 12])
+def test_rotation_alone_has_no_baseline(degrees):
+    world = np.random.default_rng(0).uniform((-2, -1.5, 4), (2, 1.5, 9), (80, 3))
+    second = project(OTHER_CAMERA, world @ rotation(degrees).T) + np.random.default_rng(1).normal(0, 0.2, (80, 2))
+    found = estimate_pose(project(CAMERA, world), second, CAMERA, OTHER_CAMERA)
+    assert not found.baseline
+    assert found.axis_angle[0] == pytest.approx(degrees, abs=0.5)
 
 
 def test_camera_strings_mean_the_same_as_matrices():

@@ -28,7 +28,8 @@ def pair() -> tuple[Features, Features]:
 
 
 def test_pose(pair):
-    found = match_and_verify(*pair, "pose", cameras=(CAMERA, CAMERA))
+    unguided = EstimationOptions(guided=False)
+    found = match_and_verify(*pair, "pose", MatchingOptions(), unguided, cameras=(CAMERA, CAMERA))
     np.testing.assert_allclose(found.pose.rotation, np.eye(3), atol=1e-4)
     np.testing.assert_allclose(found.pose.translation, (1, 0, 0), atol=1e-4)
     assert found.geometry.inliers[:90].all()

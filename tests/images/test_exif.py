@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+
 import pytest
 from PIL import Image
 from PIL.TiffImagePlugin import IFDRational
@@ -42,3 +44,16 @@ def test_data_that_is_cut_off():
     assert _read_tiff(whole)[FOCAL_LENGTH] == 4.5
     for length in range(len(whole)):
         assert _read_tiff(whole[:length]).get(FOCAL_LENGTH, 4.5) == 4.5
+
+
+def test_a_picture_above_the_limit_is_not_decoded_for_its_exif_data(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.jpg", "<")
+    monkeypatch.setenv("LOGPOLAR_MAX_MEGAPIXELS", "1e-5")
+    with pytest.raises(ImageError, match=r"a\.jpg: .*limit"):
+        read_exif(path)
+
+
+def test_pipes_are_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe.jpg")
+    with pytest.raises(ImageError, match="pipe"):
+        read_exif(tmp_path / "pipe.jpg")

@@ -9,12 +9,16 @@ import numpy as np
 import pytest
 from PIL import Image as PillowImage
 
+from damaged_bytes import one_line, try_damaged
 from logpolar.errors import ImageError
 from logpolar.images import (
     decode_gray,
+    downscale,
     encode_gray,
+    read_downscaled,
     read_gray,
     read_image,
+    reading,
     to_bytes,
     to_gray,
 )
@@ -74,7 +78,7 @@ class TestReading:
                 read_image(tmp_path / name)
 
     def test_folder_in_place_of_a_file(self, tmp_path):
-        with pytest.raises(ImageError, match="directory"):
+        with pytest.raises(ImageError, match="is a folder"):
             read_image(tmp_path)
 
     @pytest.mark.parametrize("share", [0.05, 0.5, 0.95])
@@ -265,3 +269,88 @@ def test_threads_that_decode_leave_stderr_alone(tmp_path, photo, capfd):
         list(pool.map(read, range(60)))
     os.write(2, b"still here")
     assert capfd.readouterr().err == "still here"
+
+
+class TestLargeImages:
+    """As if every image were large."""
+
+    @pytest.fixture
+    def photo_of(self, monkeypatch, tmp_path):
+        monkeypatch.setattr(reading, "_LARGE", 1000)
+        monkeypatch.setattr(reading, "_STRIP", 7)
+
+        def make(ending, kind=np.uint8, height=120):
+            smooth = cv2.GaussianBlur(np.random.default_rng(0).random((height, 200)), (0, 0), 3)
+            values = (smooth - smooth.min()) / np.ptp(smooth)
+            pixels = values.astype(kind) if kind is np.float32 else (np.iinfo(kind).max * values).astype(kind)
+            path = tmp_path / f"a{ending}"
+            cv2.imwrite(str(path), pixels if ending == ".jpg" else cv2.merge([pixels] * 3))
+            return path
+
+        return make
+
+    @pytest.mark.parametrize(
+        ("ending", "kind"), [(".png", np.uint8), (".png", np.uint16), (".tif", np.float32), (".jpg", np.uint8)]
+    )
+    def test_the_same_up_to_rounding(self, photo_of, ending, kind):
+        path = photo_of(ending, kind)
+        small, size = read_downscaled(path, 90)
+        assert size == (200, 120)
+        expected = downscale(to_gray(read_image(path)), 90)
+        assert small.shape == expected.shape == (54, 90)
+        assert np.abs(small - expected).max() < (0.03 if ending == ".jpg" else 0.003)
+
+    def test_sizes_that_a_jpeg_cannot_be_reduced_by(self, photo_of):
+        small, size = read_downscaled(photo_of(".jpg", height=121), 20)
+        assert size == (200, 121)
+        assert small.shape == (12, 20)
+
+    def test_without_downscaling(self, photo_of):
+        path = photo_of(".png")
+        np.testing.assert_allclose(read_gray(path), to_gray(read_image(path)), atol=0.003)
+
+    @pytest.mark.parametrize("read", [read_image, read_gray])
+    def test_more_pixels_than_the_limit(self, photo_of, monkeypatch, read):
+        path = photo_of(".png")
+        monkeypatch.setenv("LOGPOLAR_MAX_MEGAPIXELS", "0.02")
+        with pytest.raises(ImageError, match=r"a\.png: has 200 x 120 pixels, more than the limit of 0\.02 megapixels"):
+            read(path)
+        monkeypatch.setenv("LOGPOLAR_MAX_MEGAPIXELS", "0.024")
+        read(path)
+        monkeypatch.setenv("LOGPOLAR_MAX_MEGAPIXELS", "many")
+        with pytest.raises(ImageError, match="must be a number of megapixels"):
+            read(path)
+
+    def test_a_header_that_announces_too_much(self, tmp_path):
+        data = bytearray(cv2.imencode(".png", np.zeros((8, 8), np.uint8))[1].tobytes())
+        data[16:24] = b"\0\1\0\0" * 2
+        with pytest.raises(ImageError, match="65536 x 65536 pixels, more than the limit"):
+            decode_gray(bytes(data))
+
+
+@pytest.mark.parametrize("ending", [".jpg", ".png", ".tif", ".webp"])
+def test_damaged_bytes_are_an_image_or_an_error_in_one_line(tmp_path, monkeypatch, ending):
+    monkeypatch.setenv("LOGPOLAR_MAX_MEGAPIXELS", "1")
+    pixels = np.random.default_rng(0).integers(0, 256, (24, 32, 3), np.uint8)
+
+    def attempt(data):
+        path = tmp_path / f"a{ending}"
+        path.write_bytes(data)
+        try:
+            gray, size = read_downscaled(path, 20)
+        except ImageError as error:
+            assert one_line(error)
+        else:
+            assert max(gray.shape) <= 20
+            assert min(size) > 0
+
+    try_damaged(cv2.imencode(ending, pixels)[1].tobytes(), attempt)
+
+
+def test_the_limit_holds_where_the_size_comes_late(tmp_path, monkeypatch):
+    """The directory of a TIFF file may follow its pixels."""
+    path = tmp_path / "a.tif"
+    cv2.imwrite(str(path), np.zeros((1100, 1000), np.uint8), [cv2.IMWRITE_TIFF_COMPRESSION, 1])
+    monkeypatch.setenv("LOGPOLAR_MAX_MEGAPIXELS", "1")
+    with pytest.raises(ImageError, match="1000 x 1100 pixels, more than the limit"):
+        read_image(path)

@@ -37,7 +37,7 @@ def test_angles_grow_clockwise_with_the_image(gray):
 
 
 def test_max_keypoints_keeps_the_strongest(gray):
-    everything, few = SiftDetector(max_keypoints=None)(gray), SiftDetector(max_keypoints=100)(gray)
+    everything, few = SiftDetector(max_keypoints=None)(gray), SiftDetector(max_keypoints=100, spread=0)(gray)
     assert len(few) == 100 < len(everything)
     assert few.response.min() >= np.sort(everything.response)[-100]
 
@@ -61,40 +61,39 @@ def test_blank_and_tiny_images_have_no_keypoints(shape):
 
 class TestSpread:
     @staticmethod
-    def made(counts):
-        """Keypoints of four size bands; small ones are stronger."""
-        size = np.repeat([2.0, 5.0, 9.0, 20.0], counts)
-        response = 100 / size + np.random.default_rng(0).uniform(0, 1, len(size))
+    def made():
+        """Keypoints of four sizes; small ones are more, and stronger."""
+        size = np.repeat([2.0, 4.0, 8.0, 16.0], [800, 200, 50, 12])
+        response = np.random.default_rng(0).uniform(0, 1, len(size)) / size
         return Keypoints.from_points(np.zeros((len(size), 2)), size, None, response)
 
-    def test_bands_get_their_part(self):
-        chosen = select_keypoints(self.made([900, 50, 40, 30]), 80, 1.0)
-        assert np.unique(chosen.size, return_counts=True)[1].tolist() == [20, 20, 20, 20]
-        assert (np.diff(chosen.response) <= 0).all()
-
-    def test_within_a_band_the_strongest(self):
-        points = self.made([900, 50, 40, 30])
-        chosen = select_keypoints(points, 80, 1.0)
-        for size in np.unique(points.size):
-            best = np.sort(points.response[points.size == size])[::-1][:20]
-            np.testing.assert_array_equal(chosen.response[chosen.size == size], best)
-
-    def test_what_a_band_lacks_goes_to_the_strongest(self):
-        chosen = select_keypoints(self.made([900, 50, 3, 0]), 80, 1.0)
-        assert np.unique(chosen.size, return_counts=True)[1].tolist() == [57, 20, 3]
-
-    def test_half(self):
-        chosen = select_keypoints(self.made([900, 50, 40, 30]), 80, 0.5)
-        assert np.unique(chosen.size, return_counts=True)[1].tolist() == [50, 10, 10, 10]
-
-    def test_none_is_the_strongest(self, gray):
+    def test_none_keeps_the_strongest(self, gray):
         every = SiftDetector(None)(gray)
         np.testing.assert_array_equal(SiftDetector(50, spread=0)(gray).table, every.strongest(50).table)
 
+    def test_more_of_it_keeps_larger_keypoints(self):
+        points = self.made()
+        means = [np.mean(np.log2(select_keypoints(points, 60, spread).size)) for spread in (0, 1, 2)]
+        assert (np.diff(means) > 0.1).all()
+
+    def test_weighted_response(self):
+        points = self.made()
+        chosen = select_keypoints(points, 60, 0.5)
+        best = sorted(points.response * np.sqrt(points.size), reverse=True)[:60]
+        np.testing.assert_allclose(chosen.response * np.sqrt(chosen.size), best, rtol=1e-6)
+
+    def test_the_same_keypoints_at_another_scale_are_the_same_choice(self):
+        """Unlike limits in pixels, a power does not depend on the image's size."""
+        points = self.made()
+        larger = Keypoints(points.xy, 3 * points.size, points.angle, points.response)
+        np.testing.assert_array_equal(
+            select_keypoints(points, 60, 0.5).response, select_keypoints(larger, 60, 0.5).response
+        )
+
     @pytest.mark.parametrize("count", [0, 1, 5])
     def test_few(self, count):
-        assert len(select_keypoints(self.made([count, 0, 0, 0]), 4, 1.0)) == min(count, 4)
+        assert len(select_keypoints(self.made()[:count], 4, 1.0)) == min(count, 4)
 
     def test_out_of_range(self):
-        with pytest.raises(ValueError, match="spread must lie between 0 and 1, not 2"):
-            SiftDetector(spread=2)
+        with pytest.raises(ValueError, match="spread must lie between 0 and 4, not -1"):
+            SiftDetector(spread=-1)

@@ -9,7 +9,7 @@ from feature_files import NAMES, make_features, true_matches, write_feature_file
 from helpers import assert_same_content
 from logpolar.errors import StorageError
 from logpolar.features.files import FeatureFile
-from logpolar.matching import files as match_files
+from logpolar.matching import many
 from logpolar.matching.files import (
     HlocMatchFile,
     MatchFile,
@@ -66,7 +66,7 @@ class TestMatching:
                 raise KeyboardInterrupt
             return Matches(np.zeros((0, 2), np.int32), np.zeros(0, np.float32))
 
-        monkeypatch.setattr(match_files, "match_features", stop_at_the_second)
+        monkeypatch.setattr(many, "match_features", stop_at_the_second)
         with pytest.raises(KeyboardInterrupt):
             match_pairs(features, tmp_path / "m.h5", PAIRS)
         with MatchFile(tmp_path / "m.h5") as file:

@@ -88,3 +88,6 @@ def test_features_are_filtered():
     kept = match_features(first, second, filter="consensus")
     assert kept.indices[:, 0].tolist() == [row for row in range(40) if row != 7]
     assert len(kept.distances) == 39
+    assert len(match_features(first, second, filter="auto")) == 39
+    bare = [Features(Keypoints.from_points(xy), descriptors, (300, 300)) for _ in range(2)]
+    assert len(match_features(*bare, filter="auto")) == 40

@@ -13,6 +13,7 @@ from safetensors import safe_open
 from safetensors.numpy import save
 from safetensors.torch import save_file
 
+from damaged_bytes import one_line, try_damaged
 from logpolar.errors import ModelError
 from logpolar.models import export, load_model, shipped_models
 from logpolar.models.cards import ModelCard, NetworkOptions
@@ -406,3 +407,19 @@ def test_a_card_for_other_patches_than_the_graphs_is_refused(spoil, parts):
     card["sampling"]["rows"] = card["network"]["rows"] = 64
     with pytest.raises(ModelError, match="does not belong to the network"):
         OnnxruntimeDescriber(load_model(spoil(metadata={"card": json.dumps(card)})))
+
+
+def test_damaged_bytes_are_the_model_or_an_error_in_one_line(tmp_path):
+    path, data, whole = tmp_path / "damaged.safetensors", SHIPPED.read_bytes(), load_model(SHIPPED)
+
+    def attempt(damaged):
+        path.write_bytes(damaged)
+        try:
+            found = load_model(path)
+        except ModelError as error:
+            assert one_line(error)
+        else:
+            assert found.graph == whole.graph
+            assert all(np.array_equal(found.weights[name], whole.weights[name]) for name in whole.weights)
+
+    try_damaged(data, attempt)

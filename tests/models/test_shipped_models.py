@@ -37,12 +37,15 @@ def test_cards_say_what_a_user_must_know(name):
     assert {"seed", "files", "batch", "augmentation", "loss", "hardware"} <= set(card.training)
     assert card.training["versions"]
     assert card.licence
-    assert any(name.startswith("validation") for name in card.figures) and "test scenes" in card.figures
+    if card.variant:
+        assert {f"cosine with {card.variant.parent}", "two test scenes"} <= set(card.figures)
+    else:
+        assert any(name.startswith("validation") for name in card.figures) and "test scenes" in card.figures
     for figures in (scenes["mean"] for title, scenes in card.figures.items() if not title.startswith("cosine")):
         assert figures["pairs"] > 0
         assert figures["correspondences"] > 0
         assert 0 <= figures["fpr95"] < 1
-        assert 0.5 < figures["rank1"] <= 1
+        assert 0.4 < figures["rank1"] <= 1  # day and night: about half
 
 
 def test_variants_name_a_parent_that_ships():

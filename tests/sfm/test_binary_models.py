@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import struct
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from damaged_bytes import one_line, try_damaged
 from logpolar.errors import StorageError
 from logpolar.sfm.binary_models import check_complete
 from logpolar.sfm.workspace import read_workspace
@@ -47,7 +49,7 @@ def test_truncated_binary_model(binary, tmp_path, name, length):
         read_workspace(folder)
 
 
-@pytest.mark.parametrize("name", ["cameras.bin", "images.bin", "points3D.bin"])
+@pytest.mark.parametrize("name", ["cameras.bin", "images.bin", "points3D.bin", "rigs.bin", "frames.bin"])
 def test_binary_model_that_promises_more_than_there_is(binary, tmp_path, name):
     folder = Path(shutil.copytree(binary, tmp_path / "scene"))
     path = folder / "sparse" / name
@@ -63,4 +65,26 @@ def test_a_track_longer_than_memory(binary, tmp_path):
     length = 8 + 8 + 3 * 8 + 3 + 8  # after the number of points: id, position, colour, error
     path.write_bytes(data[:length] + struct.pack("<Q", 2**59) + data[length + 8 :])
     with pytest.raises(StorageError, match=rf"{re.escape(str(path))}.*COLMAP model"):
+        read_workspace(folder)
+
+
+@pytest.mark.parametrize("name", ["cameras.bin", "images.bin", "points3D.bin"])
+def test_damaged_bytes_are_a_scene_or_an_error_in_one_line(binary, tmp_path, name):
+    folder = Path(shutil.copytree(binary, tmp_path / "scene"))
+
+    def attempt(data):
+        (folder / "sparse" / name).write_bytes(data)
+        try:
+            read_workspace(folder)
+        except StorageError as error:
+            assert one_line(error)
+
+    try_damaged((binary / "sparse" / name).read_bytes(), attempt, 15)
+
+
+def test_a_pipe_in_the_place_of_a_model(binary, tmp_path):
+    folder = Path(shutil.copytree(binary, tmp_path / "scene"))
+    (folder / "sparse" / "rigs.bin").unlink(missing_ok=True)
+    os.mkfifo(folder / "sparse" / "rigs.bin")
+    with pytest.raises(StorageError, match=r"rigs\.bin: is a pipe"):
         read_workspace(folder)

@@ -65,7 +65,7 @@ def test_pairs_are_found_by_number(tmp_path):
 def test_an_error_of_colmap_names_the_file(tmp_path):
     write_database(tmp_path / "d.db", "3.11", {"x": np.ones((1, 2))})
     with (
-        pytest.raises(StorageError, match=r"d\.db: COLMAP could not write it"),
+        pytest.raises(StorageError, match=r"d\.db: COLMAP could not read or write it"),
         Database(tmp_path / "d.db") as database,
     ):
         database.write_matches("x", "x", np.zeros((1, 2), int))

@@ -3,9 +3,11 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 
+import numpy as np
 import pytest
 
 from colmap_databases import digest, query, write_database
+from damaged_bytes import one_line, try_damaged
 from logpolar.errors import StorageError
 from logpolar.sfm.database_files import connect, copy_database, written_atomically
 
@@ -51,3 +53,64 @@ def test_a_database_in_use_is_not_replaced(tmp_path):
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(StorageError, match="locked"), written_atomically(output, overwrite=True):
             pytest.fail("must not come here")
+
+
+@pytest.mark.parametrize(
+    ("statement", "words"),
+    [
+        ("UPDATE images SET camera_id = 77", "rows of images"),
+        ("UPDATE images SET name = CAST(x'610062' AS TEXT)", "rows of images"),
+        ("UPDATE images SET name = x'ff'", "rows of images"),
+        ("UPDATE cameras SET width = 'x'", "rows of cameras"),
+        ("UPDATE cameras SET height = 0", "rows of cameras"),
+        ("UPDATE cameras SET params = NULL", "rows of cameras"),
+        ("UPDATE cameras SET params = x'00'", "rows of cameras"),
+        ("UPDATE keypoints SET rows = 1000000000", "rows of keypoints"),
+        ("UPDATE keypoints SET rows = -1", "rows of keypoints"),
+        ("UPDATE keypoints SET cols = 3", "rows of keypoints"),
+        ("UPDATE keypoints SET data = NULL", "rows of keypoints"),
+        ("UPDATE keypoints SET data = 'text'", "rows of keypoints"),
+        ("INSERT INTO matches VALUES (7, 100, 2, x'00')", "rows of matches"),
+        ("INSERT INTO matches VALUES (-7, 0, 2, NULL)", "numbers of pairs in matches"),
+        ("CREATE TRIGGER t BEFORE DELETE ON matches BEGIN SELECT 1; END", "trigger or view, 't'"),
+        ("CREATE VIEW v AS SELECT 1", "trigger or view, 'v'"),
+    ],
+)
+def test_content_that_colmap_would_crash_on_is_refused(tmp_path, statement, words):
+    source = write_database(tmp_path / "d.db", "3.11", {"x": np.zeros((3, 4), np.float32)})
+    copy_database(source, tmp_path / "copy.db")
+    with contextlib.closing(sqlite3.connect(source)) as database, database:
+        database.execute(statement)
+    with pytest.raises(StorageError, match=rf"d\.db: .*{words}"):
+        copy_database(source, tmp_path / "copy.db")
+
+
+def test_a_damaged_page_is_refused(tmp_path):
+    source = write_database(tmp_path / "d.db", "3.11", {"x": np.zeros((3, 4), np.float32)})
+    data = bytearray(source.read_bytes())
+    data[4096:4300] = b"\xff" * 204
+    source.write_bytes(data)
+    with pytest.raises(StorageError, match=r"d\.db: "):
+        copy_database(source, tmp_path / "copy.db")
+
+
+def test_two_writers(tmp_path):
+    with (
+        written_atomically(tmp_path / "d.db") as half,
+        pytest.raises(StorageError, match=r"d\.db: another process is writing"),
+    ):
+        write_database(half, "3.11", {"x": None})
+        written_atomically(tmp_path / "d.db", overwrite=True).__enter__()
+
+
+def test_damaged_bytes_are_a_database_or_an_error_in_one_line(tmp_path):
+    source = write_database(tmp_path / "d.db", "3.11", {"x": np.zeros((3, 4), np.float32)})
+
+    def attempt(data):
+        source.write_bytes(data)
+        try:
+            copy_database(source, tmp_path / "copy.db")
+        except StorageError as error:
+            assert one_line(error)
+
+    try_damaged(source.read_bytes(), attempt)

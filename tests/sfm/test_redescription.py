@@ -195,11 +195,11 @@ class TestRefusals:
 
 
 def test_a_second_run_continues(photos, tmp_path, monkeypatch):
-    from logpolar.matching import files as match_files
+    from logpolar.matching import many
 
     source = write_database(tmp_path / "old.db", "3.11", some_images(), pairs=[(5, 6)])
     with monkeypatch.context() as patch:
-        patch.setattr(match_files, "match_features", lambda *arguments, **options: pytest.fail("stopped here"))
+        patch.setattr(many, "match_features", lambda *arguments, **options: pytest.fail("stopped here"))
         with pytest.raises(pytest.fail.Exception):
             redescribe(source, photos, tmp_path / "new.db")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new.db.features.h5", "new.db.matches.h5", "old.db"]

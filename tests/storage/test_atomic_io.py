@@ -2,12 +2,23 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
 from logpolar.errors import ImageError, LogpolarError, StorageError
-from logpolar.storage.atomic_io import check_output, check_picture, check_place, made_within, within, write_whole
+from logpolar.storage.atomic_io import (
+    Lock,
+    check_output,
+    check_picture,
+    check_place,
+    check_space,
+    made_within,
+    replacing,
+    within,
+    write_whole,
+)
 
 
 def full_disk(*arguments, **options):
@@ -31,6 +42,53 @@ class TestNamesFromFiles:
         assert within(tmp_path / "folder", "link/a.jpg").parent.samefile(tmp_path / "elsewhere")
         with pytest.raises(StorageError, match="leads outside"):
             made_within(tmp_path / "folder", "link/a.jpg")
+
+
+class TestTwoWriters:
+    def test_the_second_is_told(self, tmp_path):
+        with Lock(tmp_path / "a"), pytest.raises(StorageError, match="a: another process is writing"):
+            Lock(tmp_path / "a")
+        assert list(tmp_path.iterdir()) == []
+        Lock(tmp_path / "a").release()
+
+    def test_or_waits(self, tmp_path):
+        order = []
+
+        def second():
+            with Lock(tmp_path / "a", wait=True):
+                order.append("second")
+
+        with Lock(tmp_path / "a"):
+            thread = threading.Thread(target=second)
+            thread.start()
+            thread.join(0.1)
+            order.append("first")
+        thread.join()
+        assert order == ["first", "second"]
+        assert list(tmp_path.iterdir()) == []
+
+    def test_writers_of_whole_files_do_not_disturb_each_other(self, tmp_path):
+        contents = [bytes([number]) * 10_000 for number in range(8)]
+        threads = [threading.Thread(target=write_whole, args=(tmp_path / "a", each)) for each in contents]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert (tmp_path / "a").read_bytes() in contents
+        assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+    def test_what_a_killed_writer_left_is_no_obstacle(self, tmp_path):
+        (tmp_path / ".a.half").write_bytes(b"half of something longer")
+        (tmp_path / "a.lock").touch()
+        with Lock(tmp_path / "a"), replacing(tmp_path / "a") as half:
+            half.write_bytes(b"new")
+        assert (tmp_path / "a").read_bytes() == b"new"
+
+
+def test_space_is_checked_beforehand(tmp_path):
+    check_space(tmp_path / "a", 1000)
+    with pytest.raises(StorageError, match=r"a: no space left on the disk \(.* MB are free, about .* MB are needed"):
+        check_space(tmp_path / "a", 2**60)
 
 
 class TestWriteWhole:

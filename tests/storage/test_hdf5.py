@@ -207,6 +207,15 @@ class TestAdditions:
             writer.add(2)
         assert entries_in(path) == [0, 1, 2]
 
+    def test_damage_of_an_earlier_file_that_only_a_change_meets_is_one_line(self, path):
+        write(path)
+        with (
+            DiaryWriter(path, SETTINGS) as writer,
+            pytest.raises(StorageError, match=r"diary\.h5: this diary is damaged \(its structure: .*already exists"),
+        ):
+            writer._add(lambda file: file.create_group("entries"))
+        assert entries_in(path) == [0, 1, 2]
+
     def test_a_full_disk_is_an_error_in_words(self, path, monkeypatch):
         def full(place):
             raise OSError(28, "No space left on device")
@@ -214,7 +223,7 @@ class TestAdditions:
         with DiaryWriter(path, SETTINGS) as writer:
             writer.add(0)
             monkeypatch.setattr(hdf5, "flush", full)
-            with pytest.raises(StorageError, match=r"diary\.h5: cannot be written .*No space left"):
+            with pytest.raises(StorageError, match=r"diary\.h5: cannot be written .*no space left"):
                 writer.add(1)
         assert entries_in(path) == [0]
 
@@ -282,6 +291,29 @@ class TestSettings:
 
 
 class TestOverwriting:
+    def test_the_old_file_stays_until_the_new_one_is_complete(self, path):
+        write(path, range(3))
+        with DiaryWriter(path, {"other": 1}, overwrite=True) as writer:
+            writer.add(7)
+            assert entries_in(path) == [0, 1, 2]
+        assert entries_in(path) == [7]
+        assert names_in(path.parent) == [path.name]
+
+    def test_an_error_leaves_it(self, path):
+        write(path, range(3))
+        with pytest.raises(KeyboardInterrupt), DiaryWriter(path, SETTINGS, overwrite=True) as writer:
+            writer.add(7)
+            raise KeyboardInterrupt
+        assert entries_in(path) == [0, 1, 2]
+        assert names_in(path.parent) == [path.name]
+
+    def test_nothing_to_write_leaves_it(self, path):
+        write(path, range(3))
+        with DiaryWriter(path, SETTINGS, overwrite=True) as writer:
+            writer.discard()
+        assert entries_in(path) == [0, 1, 2]
+        assert names_in(path.parent) == [path.name]
+
     def test_starts_anew_with_other_settings(self, path):
         write(path)
         with DiaryWriter(path, {"source": "else"}, overwrite=True) as writer:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
+import tracemalloc
 from collections import OrderedDict
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from damaged_bytes import one_line, try_damaged
 from logpolar.errors import LogpolarError
 from logpolar.evaluation.amos import amos_pairs
 from logpolar.storage.safe_npy import read_object
@@ -115,3 +118,49 @@ def test_patches_that_run_code(tmp_path):
     with pytest.raises(LogpolarError, match="not a file of tensors"):
         amos_pairs(tmp_path)
     assert not (tmp_path / "mark").exists()
+
+
+def test_damaged_bytes_are_a_value_or_an_error_in_one_line(tmp_path):
+    path = tmp_path / "a.npy"
+    np.save(path, {"a": np.arange(5), "b": ["c", 1.5, {2}]}, allow_pickle=True)
+
+    def attempt(data):
+        path.write_bytes(data)
+        try:
+            read_object(path)
+        except LogpolarError as error:
+            assert one_line(error)
+
+    try_damaged(path.read_bytes(), attempt, 60)
+
+
+def test_names_with_line_breaks_stay_in_one_line(tmp_path):
+    path = tmp_path / "a.npy"
+    np.save(path, OrderedDict(a=1), allow_pickle=True)
+    path.write_bytes(path.read_bytes().replace(b"collections", b"collec\rions"))
+    with pytest.raises(LogpolarError, match="asks for") as refused:
+        read_object(path)
+    assert one_line(refused.value)
+
+
+class TestMemory:
+    """Small files for which numpy, or the unpickler in C, would take hundreds of megabytes."""
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            b"\x80\x02K\x01r" + (2**24).to_bytes(4, "little") + b".",  # the index of a stored object
+            pickle.dumps(np.zeros(3, object), 2).replace(b"K\x03\x85", b"J\0\0\0\x02\x85"),
+            b"\x80\x02cnumpy\nndarray\nJ\0\0\0\x02\x85R.",
+            pickle.dumps(np.zeros(0), 2).replace(b"K\0\x85", b"J\0\0\0\x02\x85", 1),
+        ],
+    )
+    def test_is_not_taken(self, tmp_path, data):
+        (tmp_path / "a.npy").write_bytes(HEADER + data)
+        tracemalloc.start()
+        try:
+            with contextlib.suppress(LogpolarError):
+                read_object(tmp_path / "a.npy")
+            assert tracemalloc.get_traced_memory()[1] < 10_000_000
+        finally:
+            tracemalloc.stop()

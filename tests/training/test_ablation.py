@@ -26,13 +26,22 @@ def settings(place):
     return read_config(place / "tiny.toml", ["optimisation.steps=2", "run.validate_every=2"])
 
 
+def apart(place):
+    """The training file under another path: a test may not name the file itself."""
+    path = place / "apart" / "one.h5"
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        shutil.copy(place / "one.h5", path)
+    return path
+
+
 @pytest.fixture(scope="module")
 def finished(place, tmp_path_factory):
     """Rows and folder of an ablation tested on a file; not to be changed."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         without_graphs(monkeypatch)
         folder = tmp_path_factory.mktemp("ablation")
-        return ablate(settings(place), folder, [place / "two.h5", place / "one.h5"], [12.0, 32.5]), folder
+        return ablate(settings(place), folder, [place / "two.h5", apart(place)], [12.0, 32.5]), folder
 
 
 @pytest.fixture
@@ -107,9 +116,16 @@ class TestScores:
             found = {name: score.to_dict() for name, score in row.scores.items()}
             assert found == {"a/scene": before.scores["one"].to_dict(), "b/scene": before.scores["two"].to_dict()}
 
+    def test_training_file_is_refused(self, place, tmp_path):
+        tests = [place / "two.h5", tmp_path / ".." / tmp_path.name / "link.h5"]
+        (tmp_path / "link.h5").symlink_to(place / "one.h5")
+        with pytest.raises(LogpolarError, match=r"link\.h5: is among the training files"):
+            ablate(settings(place), tmp_path / "new", tests, [12.0])
+        assert not (tmp_path / "new").exists()
+
     def test_file_that_cannot_be_read_is_found_before_anything_is_trained(self, place, tmp_path):
         with pytest.raises(LogpolarError, match=r"none\.h5: no such file"):
-            ablate(settings(place), tmp_path / "new", [place / "one.h5", tmp_path / "none.h5"], [12.0])
+            ablate(settings(place), tmp_path / "new", [apart(place), tmp_path / "none.h5"], [12.0])
         assert not (tmp_path / "new").exists()
 
 
@@ -117,7 +133,7 @@ class TestContinued:
     def test_all_there(self, finished, copied, place, monkeypatch):
         monkeypatch.setattr(ablation, "score_file", None)  # nothing is tested twice
         before = times(copied)
-        rows = ablate(settings(place), copied, [place / "two.h5", place / "one.h5"], [12.0, 32.5])
+        rows = ablate(settings(place), copied, [place / "two.h5", apart(place)], [12.0, 32.5])
         after = times(copied)
         assert {name for name in after if after[name] != before.get(name)} == {"table.csv", "table.md"}
         assert table_csv(rows) == table_csv(finished[0])
@@ -125,12 +141,18 @@ class TestContinued:
     def test_one_is_missing(self, finished, copied, place, quick):
         shutil.rmtree(copied / "log-polar-12")
         before = times(copied)
-        rows = ablate(settings(place), copied, [place / "two.h5", place / "one.h5"], [12.0, 32.5])
+        rows = ablate(settings(place), copied, [place / "two.h5", apart(place)], [12.0, 32.5])
         after = times(copied)
         changed = {name.split("/")[0] for name in after if after[name] != before.get(name)}
         assert changed == {"log-polar-12", "table.csv", "table.md"}
         assert table_csv(rows) == table_csv(finished[0])
         assert (copied / "table.csv").read_bytes() == (finished[1] / "table.csv").read_bytes()
+
+    @pytest.mark.parametrize("content", ["", "[1]", '{"two": {"pairs": 1}}'])
+    def test_damaged_scores_are_one_line(self, copied, place, content):
+        (copied / "cartesian-12" / "test-0.json").write_text(content)
+        with pytest.raises(LogpolarError, match=r"test-0\.json: not the scores of an ablation; delete it"):
+            ablate(settings(place), copied, [place / "two.h5"], [12.0])
 
     def test_another_file_is_tested_without_training(self, finished, copied, place):
         (copied / "cartesian-12" / "test-0.json").unlink()

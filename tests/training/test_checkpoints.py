@@ -19,6 +19,7 @@ STATE = {
     },
     "scores": {"scene": {"rank1": None, "pairs": 3}},
     "config": {"name": "ünï", "data": [{"files": ["a.h5"], "share": 1.0}]},
+    "data": [3, 100],
 }
 
 
@@ -42,6 +43,12 @@ def test_state_comes_back(path):
     }
     assert torch.equal(found["trainer"]["network"]["a.weight"], STATE["trainer"]["network"]["a.weight"])
     assert found["trainer"]["rate"].dtype == torch.float64
+
+
+@pytest.mark.parametrize("key", ["step", "trainer", "seconds", "scores", "config", "data"])
+def test_one_that_lacks_something(path, key):
+    save_checkpoint(path, {**STATE, key: "text"})
+    assert_refused(path, f"this checkpoint is damaged ({key})")
 
 
 def test_later_one_takes_the_place_of_the_former(path, tmp_path):

@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 
 import pytest
 
+from damaged_bytes import one_line, try_damaged
 from logpolar.errors import LogpolarError
 from logpolar.models.cards import NetworkOptions
 from logpolar.sampling.patterns import Cartesian, LogPolar
@@ -320,7 +321,7 @@ class TestWrong:
             read_config(tmp_path / "my.toml")
 
     def test_missing(self, tmp_path):
-        with pytest.raises(FileNotFoundError):
+        with pytest.raises(LogpolarError, match=r"my\.toml: no such file"):
             read_config(tmp_path / "my.toml")
 
 
@@ -366,3 +367,16 @@ class TestChanges:
     )
     def test_checked_like_the_file(self, assert_refused, change, words):
         assert_refused(DATA, words, changes=[change])
+
+
+def test_damaged_text_is_a_config_or_an_error_in_one_line(tmp_path):
+    path = tmp_path / "c.toml"
+
+    def attempt(data):
+        path.write_bytes(data)
+        try:
+            config_to_toml(read_config(path))
+        except LogpolarError as error:
+            assert one_line(error)
+
+    try_damaged(recipe_to_toml("default").encode(), attempt, 40)

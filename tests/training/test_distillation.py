@@ -264,6 +264,6 @@ class TestNoTeacher:
         """Such as descriptors of another size."""
         model = load_model(teacher_file)
         weights = {**model.weights, "head.weight": model.weights["head.weight"][:64]}
-        monkeypatch.setattr("logpolar.training.run.load_model", lambda name: replace(model, weights=weights))
+        monkeypatch.setattr("logpolar.training.parts.load_model", lambda name: replace(model, weights=weights))
         with pytest.raises(LogpolarError, match=r"\[distillation\] teacher: .*do not fit"):
             train(student(), tmp_path / "run")

@@ -158,7 +158,7 @@ class TestCard:
         assert (training["image_pairs"], training["correspondences"]) == (len(used), used.sum())
         assert (training["scenes_and_photos"], training["shares"]) == (3, [1.0])
         assert (training["seed"], training["optimisation"]["steps"], training["batch"]["per_pair"]) == (3, 6, 8)
-        assert training["augmentation"]["scale_jitter"] == 0.7
+        assert training["augmentation"]["scale_jitter"] == 0.8
         assert training["loss"]["second_order"] == 1
         assert training["hardware"] == "1 x CPU"
         assert training["versions"]["torch"] == torch.__version__

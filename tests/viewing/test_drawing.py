@@ -6,6 +6,7 @@ import pytest
 
 from logpolar.viewing import drawing
 from logpolar.viewing.drawing import draw_matches, stack, with_caption, write_picture
+from logpolar.viewing.options import DrawingOptions
 
 NOTHING = np.zeros((0, 2), np.float32)
 NO_MASK = np.zeros(0, np.bool_)
@@ -56,6 +57,60 @@ def test_no_more_than_250_lines_of_a_colour(monkeypatch):
     green = [start / 16 for start, colour in drawn if colour == GREEN]
     assert green == list(range(0, 900, 4))
     assert len(drawn) - len(green) == 100
+
+
+@pytest.mark.parametrize("most", [0, 10])
+def test_number_of_lines(monkeypatch, most):
+    drawn = []
+    monkeypatch.setattr(drawing.cv2, "line", lambda *given: drawn.append(given[3]))
+    black, points = np.zeros((9, 9), np.uint8), np.stack([np.arange(600.0), np.zeros(600)], axis=1)
+    options = DrawingOptions(max_lines=most, inliers_only=True)
+    draw_matches(black, black, points, points, np.arange(600) < 500, options=options)
+    assert set(drawn) == {GREEN}
+    assert len(drawn) == (most or 500)
+
+
+def test_colour_by_quality():
+    """The best match is yellow and the worst violet, whether it is an inlier or not."""
+    black, points = np.zeros((40, 40), np.uint8), np.array([[5, 5], [5, 20], [5, 35]], np.float32)
+    options = DrawingOptions(colour_by="quality")
+    mask = np.array([True, False, True])
+    picture = draw_matches(black, black, points, points, mask, quality=np.array([0.9, 0.5, 0.1]), options=options)
+    yellow, violet = (37, 231, 253), (84, 1, 68)
+    np.testing.assert_allclose(picture[5, 5], yellow, atol=8)
+    np.testing.assert_allclose(picture[35, 5], violet, atol=8)
+    assert not coloured(picture, GREEN).any() and not coloured(picture, RED).any()
+    with pytest.raises(ValueError, match="give the quality"):
+        draw_matches(black, black, points, points, options=options)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_upright_by_exif(orientation):
+    """As OpenCV shows a file with that orientation, and the point still on the white pixel."""
+    stored = np.zeros((20, 30, 3), np.uint8)
+    stored[4, 7] = 255
+    stored[:, 0] = (0, 0, 200)
+    point = np.array([[7, 4]], np.float32)
+    picture = draw_matches(stored, stored, point, point, orientations=(orientation, 1))
+    shown = cv2.imdecode(jpeg_with_orientation(stored, orientation), cv2.IMREAD_COLOR)
+    height, width = shown.shape[:2]
+    assert picture.shape[1] == width + 8 + 30
+    there = np.argwhere(cv2.cvtColor(shown, cv2.COLOR_BGR2GRAY) > 150)[0]
+    assert coloured(picture[there[0], there[1]], GREEN)
+    far = np.abs(np.mgrid[:height, :width] - there[:, None, None]).max(axis=0) > 9
+    line = coloured(picture[:height, :width], GREEN) | coloured(picture[:height, :width] * 2, GREEN)
+    assert np.abs(picture[:height, :width].astype(int) - shown)[far & ~line].mean() < 12
+
+
+def jpeg_with_orientation(image: np.ndarray, orientation: int) -> np.ndarray:
+    """A JPEG file whose EXIF data has nothing but the orientation."""
+    entry = (0x0112).to_bytes(2, "little") + (3).to_bytes(2, "little") + (1).to_bytes(4, "little")
+    tiff = b"II*\0" + (8).to_bytes(4, "little") + (1).to_bytes(2, "little") + entry
+    tiff += orientation.to_bytes(4, "little") + bytes(4)
+    block = b"Exif\0\0" + tiff
+    data = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, 98])[1].tobytes()
+    marker = b"\xff\xe1" + (len(block) + 2).to_bytes(2, "big") + block
+    return np.frombuffer(data[:2] + marker + data[2:], np.uint8)
 
 
 def test_without_a_mask_all_are_green():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from typing import Any
@@ -28,7 +29,7 @@ from logpolar.cli.train import ablate, recipe, train
 from logpolar.cli.train_matcher import train_matcher
 from logpolar.cli.view import view
 from logpolar.errors import LogpolarError, LogpolarWarning, in_words
-from logpolar.settings import VERSION
+from logpolar.settings import DEFAULT_MEGAPIXELS, MEGAPIXELS_VARIABLE, VERSION
 
 _show_others = warnings.showwarning
 
@@ -58,7 +59,8 @@ class _Commands(click.Group):
             if isinstance(error, BrokenPipeError) or not isinstance(error, (LogpolarError, OSError)):
                 raise
             words = f"{error.filename or 'writing'}: {in_words(error)}" if isinstance(error, OSError) else error
-            click.echo(f"logpolar: error: {words}", err=True)
+            line = " ".join(str(words).splitlines())  # file names may hold anything
+            click.echo(f"logpolar: error: {line}", err=True)
             sys.exit(2)
 
     def __call__(self, *args: Any, **more: Any) -> Any:
@@ -69,11 +71,18 @@ class _Commands(click.Group):
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(VERSION)
-def main() -> None:
+@click.option(
+    "--max-megapixels",
+    type=click.FloatRange(0, min_open=True),
+    help=f"Refuse larger images, before they are decoded.  [default: {DEFAULT_MEGAPIXELS}, or ${MEGAPIXELS_VARIABLE}]",
+)
+def main(max_megapixels: float | None) -> None:
     """Local image features with log-polar support regions.
 
     Start with `logpolar demo`, then `logpolar match a.jpg b.jpg -o matches.png`.
     """
+    if max_megapixels is not None:
+        os.environ[MEGAPIXELS_VARIABLE] = str(max_megapixels)  # for worker processes as well
 
 
 for _command in (reconstruct, show):

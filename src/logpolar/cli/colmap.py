@@ -86,12 +86,12 @@ def redescribe(database: Path, photos: Path, output: Path, pairs: Path | None, *
     """
     from logpolar.sfm.redescription import redescribe_database
 
-    opener = extractor_opener(**take_extraction(settings))
+    device, opener = settings["device"], extractor_opener(**take_extraction(settings), min_size=0)
     jobs, overwrite = settings.pop("jobs"), settings.pop("overwrite")
     options, matching = make_settings(RedescriptionOptions, settings), make_settings(MatchingOptions, settings)
     with continuing(output.with_name(f"{output.name}.features.h5")):
         report = redescribe_database(
-            database, photos, output, opener, options, matching, pairs, jobs, overwrite, progress=True
+            database, photos, output, opener, options, matching, pairs, jobs, overwrite, True, device
         )
     _print(output, report)
 

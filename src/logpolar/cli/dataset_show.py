@@ -62,7 +62,7 @@ def _draw(
     from logpolar.datasets.pictures import draw_depths, draw_pairs, draw_patches, plot_statistics, sample_pairs
     from logpolar.errors import LogpolarError
     from logpolar.sampling import Cartesian, LogPolar
-    from logpolar.viewing.drawing import write_picture
+    from logpolar.viewing.drawing import write_figure, write_picture
 
     if output.exists() and not output.is_dir():
         raise LogpolarError(f"{output}: is a file, not a folder")
@@ -73,7 +73,7 @@ def _draw(
         raise LogpolarError(f"{file.path}: no correspondences to show{which}")
     figure = plot_statistics(statistics, file.path.name)
     output.mkdir(parents=True, exist_ok=True)
-    figure.savefig(output / "statistics.png", dpi=110)
+    write_figure(output / "statistics.png", figure, dpi=110)
     write_picture(output / "pairs.jpg", draw_pairs(file, many[:count]))
     write_picture(output / "patches.png", draw_patches(file, many, LogPolar(inner_radius=0.5), Cartesian()))
     made = ["statistics.png", "pairs.jpg", "patches.png"]

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import json
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from logpolar.cli.options import extraction_options, open_extractor, take_extraction
+from logpolar.cli.options import ENGINE, command_line, extraction_options, open_extractor, take_extraction
 from logpolar.cli.settings import make_settings, settings_options
 from logpolar.errors import LogpolarError
 from logpolar.geometry.options import EstimationOptions
-from logpolar.matching.options import MatchingOptions
+from logpolar.matching.options import MatchingOptions, PairMatchingOptions
+from logpolar.settings import DetectionOptions
 from logpolar.storage.atomic_io import check_output, check_page, check_picture
+from logpolar.viewing.options import DrawingOptions
 
 if TYPE_CHECKING:
     from logpolar.features.extractor import Extractor
     from logpolar.features.features import Features
+    from logpolar.geometry.two_view import RelativePose
     from logpolar.geometry.verification import Cameras, VerifiedMatches
 
 _CAMERA = "Camera of the {} photo, to print the pose: 'exif', or as COLMAP writes it (PINHOLE,640,480,500,500,320,240)."
@@ -32,7 +33,7 @@ _CAMERA = "Camera of the {} photo, to print the pose: 'exif', or as COLMAP write
 @click.option("--html", type=click.Path(path_type=Path), help="Page to look at the matches one by one (.html).")
 @click.option("--h5", type=click.Path(path_type=Path), help="File for features and matches (HDF5, replaced).")
 @extraction_options
-@settings_options(MatchingOptions)
+@settings_options(PairMatchingOptions)
 @click.option(
     "--geometry",
     type=click.Choice(["fundamental", "homography", "pose", "none"]),
@@ -43,6 +44,8 @@ _CAMERA = "Camera of the {} photo, to print the pose: 'exif', or as COLMAP write
 @click.option("--camera-a", metavar="CAMERA", help=_CAMERA.format("first"))
 @click.option("--camera-b", metavar="CAMERA", help=_CAMERA.format("second"))
 @settings_options(EstimationOptions)
+@settings_options(DrawingOptions)
+@click.option("--compare", metavar="SPEC", help="Also match with this descriptor: rootsift, a model, ...; see `eval`.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def match(
     first: Path,
@@ -53,13 +56,15 @@ def match(
     geometry: str | None,
     camera_a: str | None,
     camera_b: str | None,
+    compare: str | None,
     as_json: bool,
     **values: Any,
 ) -> None:
     """Match two photos and draw or store the result.
 
     With cameras, the pose of the second photo relative to the first is printed: X_second = R X_first + t, x to the
-    right, y down, z forward. Two photos whose matches agree no better than chance are reported as such.
+    right, y down, z forward. Two photos whose matches agree no better than chance are reported as such. --compare
+    matches the same keypoints by another descriptor, with the same options, and adds its picture below.
     """
     from logpolar.geometry.verification import match_and_verify
     from logpolar.matching.learned import check_features
@@ -72,27 +77,70 @@ def match(
     model = geometry or ("pose" if cameras else "fundamental")
     if model == "pose" and not cameras:
         raise LogpolarError("--geometry pose needs --camera-a and --camera-b")
-    matching, estimation = make_settings(MatchingOptions, values), make_settings(EstimationOptions, values)
-    device, extractor = values["device"], open_extractor(**take_extraction(values))
-    check_features(matching, extractor.settings)
-    ours, theirs = extractor.extract(first), extractor.extract(second)
-    found = match_and_verify(ours, theirs, model, matching, estimation, cameras=cameras, device=device)
-    if as_json:
-        images = {key: _image(path, each) for key, path, each in (("a", first, ours), ("b", second, theirs))}
-        click.echo(json.dumps({**images, **found.to_dict()}, indent=1))
-    else:
-        for path, each in ((first, ours), (second, theirs)):
-            click.echo(f"{path}: {each.image_size[0]} x {each.image_size[1]}, {len(each)} keypoints")
-        click.echo(_text(found))
+    matching, estimation = make_settings(PairMatchingOptions, values), make_settings(EstimationOptions, values)
+    device, extractors = values["device"], _open_extractors(compare, take_extraction(values))
+    check_features(matching, next(iter(extractors.values())).settings)
+    features = [(extractor.extract(first), extractor.extract(second)) for extractor in extractors.values()]
+    results = {
+        name: match_and_verify(*pair, model, matching, estimation, cameras=cameras, device=device)
+        for name, pair in zip(extractors, features, strict=True)
+    }
+    _print([(first, features[0][0]), (second, features[0][1])], results, as_json)
+    extractor, found = next(iter(extractors.values())), next(iter(results.values()))
     if h5:
-        _store(h5, names, (ours, theirs), extractor.settings, found)
+        _store(h5, names, features[0], extractor.settings, found)
     if output:
-        _draw(output, first, second, found)
+        _draw(output, first, second, results, make_settings(DrawingOptions, values))
     if html:
-        _write_page(html, (first, second), (ours, theirs), found, extractor, matching, found.threshold or 0.0, cameras)
+        _write_page(html, (first, second), features[0], found, extractor, matching, found.threshold or 0.0, cameras)
     for written in (h5, output, html):
         if written:
             click.echo(f"wrote {written}", err=as_json)
+
+
+def _open_extractors(compare: str | None, extraction: dict[str, Any]) -> dict[str, Extractor]:
+    """Ours and, to compare with, that of another descriptor for the same keypoints; by name."""
+    from logpolar.evaluation.descriptors.extraction import MethodExtractor
+
+    ours = open_extractor(**extraction)
+    opened: dict[str, Extractor] = {ours.model.name: ours}
+    if compare:
+        engine = {name: extraction[name] for name in ENGINE}
+        detection = make_settings(DetectionOptions, extraction)
+        other = MethodExtractor(compare, extraction["max_keypoints"], detection, engine)
+        if other.name in opened:
+            raise LogpolarError(f"--compare {compare}: give another descriptor than the model itself")
+        opened[other.name] = other
+    return opened
+
+
+def _print(images: list[tuple[Path, Features]], results: dict[str, VerifiedMatches], as_json: bool) -> None:
+    found, *others = results.values()
+    if as_json:
+        about = {key: _image(path, each) for key, (path, each) in zip("ab", images, strict=True)}
+        compared = {"compare": dict(zip(list(results)[1:], (each.to_dict() for each in others), strict=True))}
+        result = {**about, **found.to_dict(), **(compared if others else {})}
+        click.echo(json.dumps(result, indent=1))
+        return
+    for path, each in images:
+        click.echo(f"{path}: {each.image_size[0]} x {each.image_size[1]}, {len(each)} keypoints")
+    click.echo(_table(results) if others else _text(found))
+
+
+def _table(results: dict[str, VerifiedMatches]) -> str:
+    """A line for each descriptor."""
+    rows = [("descriptor", "matches", "inliers", "pose")]
+    for name, found in results.items():
+        inliers = "-" if found.model == "none" else str(found.geometry.inlier_count)
+        if found.model != "none" and not found.geometry.common_scene:
+            pose = "no common scene found"
+        else:
+            pose = f"{_rotation(found.pose)}, {_translation(found.pose)}" if found.pose else "-"
+        rows.append((name, str(len(found.matches)), inliers, pose))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    return "\n".join(
+        f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]}".rstrip() for row in rows
+    )
 
 
 def _text(found: VerifiedMatches) -> str:
@@ -108,10 +156,19 @@ def _text(found: VerifiedMatches) -> str:
         return "\n".join([*lines, f"no common scene found: {reason if geometry.inlier_count else 'no agreement'}"])
     lines.append(f"{geometry.inlier_count} {agree}")
     if pose := found.pose:
-        angle, axis = pose.axis_angle
-        lines.append(f"rotation: {angle:.2f} degrees about ({_numbers(axis)})")
-        lines.append(f"translation: towards ({_numbers(pose.translation)})")
+        lines += [_rotation(pose), _translation(pose)]
     return "\n".join(lines)
+
+
+def _rotation(pose: RelativePose) -> str:
+    angle, axis = pose.axis_angle
+    return f"rotation: {angle:.2f} degrees about ({_numbers(axis)})"
+
+
+def _translation(pose: RelativePose) -> str:
+    if not pose.baseline:
+        return "translation: none (no baseline: a rotation explains the matches)"
+    return f"translation: towards ({_numbers(pose.translation)})"
 
 
 def _numbers(vector: Any) -> str:
@@ -149,18 +206,39 @@ def _store(
         writer.add_matches(*names, len(features[0]), found.matches, common_scene)
 
 
-def _draw(path: Path, first: Path, second: Path, found: VerifiedMatches) -> None:
+def _draw(path: Path, first: Path, second: Path, results: dict[str, VerifiedMatches], options: DrawingOptions) -> None:
     from logpolar.images import read_image
-    from logpolar.viewing.drawing import draw_matches, write_picture
+    from logpolar.images.exif import ORIENTATION, read_exif
+    from logpolar.viewing.drawing import draw_matches, stack, write_picture
 
-    caption, good = "", found.geometry.inliers
-    if found.model != "none" and not found.geometry.common_scene:
-        caption, good = f"no common scene found ({len(found.matches)} matches)", good & False
-    elif found.model != "none":
-        caption = f"{found.geometry.inlier_count} of {len(found.matches)} matches agree"
-    write_picture(
-        path, draw_matches(read_image(first), read_image(second), found.first_xy, found.second_xy, good, caption)
-    )
+    images = read_image(first), read_image(second)
+    orientations = tuple(int(read_exif(photo).get(ORIENTATION, 1)) for photo in (first, second))
+    pictures = []
+    for name, found in results.items():
+        caption, good = _caption(found), found.geometry.inliers
+        if found.model != "none" and not found.geometry.common_scene:
+            good = good & False
+        pictures.append(
+            draw_matches(
+                *images,
+                found.first_xy,
+                found.second_xy,
+                good,
+                f"{name}: {caption}" if len(results) > 1 else caption,
+                quality=-found.matches.distances,
+                options=options,
+                orientations=(orientations[0], orientations[1]),
+            )
+        )
+    write_picture(path, stack(pictures) if len(pictures) > 1 else pictures[0])
+
+
+def _caption(found: VerifiedMatches) -> str:
+    if found.model == "none":
+        return f"{len(found.matches)} matches"
+    if not found.geometry.common_scene:
+        return f"no common scene found ({len(found.matches)} matches)"
+    return f"{found.geometry.inlier_count} of {len(found.matches)} matches agree"
 
 
 def _write_page(
@@ -176,9 +254,8 @@ def _write_page(
     from logpolar.viewing.pages.pair import Side, write_pair_page
 
     sides = Side.open(photos[0], features[0]), Side.open(photos[1], features[1])
-    command = shlex.join(["logpolar", *sys.argv[1:]])
     sampling = extractor.model.sampling
-    write_pair_page(path, sides, found, sampling, matching, threshold, cameras=cameras, command=command)
+    write_pair_page(path, sides, found, sampling, matching, threshold, cameras=cameras, command=command_line())
 
 
 def _check_outputs(output: Path | None, h5: Path | None, first: Path, second: Path, names: tuple[str, str]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
+import sys
 from collections.abc import Iterator
 from dataclasses import fields
 from functools import partial
@@ -16,7 +18,9 @@ from logpolar.cli.settings import Command, Number, settings_options, with_option
 from logpolar.settings import (
     DEFAULT_MAX_KEYPOINTS,
     DEFAULT_MAX_SIZE,
+    DEFAULT_MIN_SIZE,
     DEFAULT_MODEL,
+    DEFAULT_SPREAD,
     PRECISIONS,
     RUNTIMES,
     DetectionOptions,
@@ -146,6 +150,11 @@ def take_extraction(values: dict[str, Any]) -> dict[str, Any]:
     return {name: values.pop(name) for name in names if name in values}
 
 
+def command_line() -> str:
+    """The command as it was typed, for reports."""
+    return shlex.join(["logpolar", *sys.argv[1:]])
+
+
 def extractor_opener(threads: int, **extraction: Any) -> OpenExtractor:
     """Opens extractors in processes that divide the cores, unless --threads says how many each has."""
     return partial(open_extractor, fixed_threads=threads, **extraction)
@@ -153,8 +162,8 @@ def extractor_opener(threads: int, **extraction: Any) -> OpenExtractor:
 
 def open_extractor(
     max_size: int,
-    min_size: int = 0,
-    spread: float = 0.0,
+    min_size: int = DEFAULT_MIN_SIZE,
+    spread: float = DEFAULT_SPREAD,
     max_keypoints: int = DEFAULT_MAX_KEYPOINTS,
     fixed_threads: int = 0,
     threads: int = 0,

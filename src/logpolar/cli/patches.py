@@ -55,15 +55,16 @@ def patches(
 ) -> None:
     """Show where both sampling patterns sample an image, and the resulting patches. Needs the extra 'viz'."""
     from logpolar.errors import ImageError, LogpolarError
-    from logpolar.images import downscale, read_gray
+    from logpolar.images import read_downscaled
     from logpolar.keypoints.detection import SiftDetector
     from logpolar.sampling import Cartesian, LogPolar
+    from logpolar.viewing.drawing import write_figure
     from logpolar.viewing.plotting import plot_patches, spread_keypoints
 
     if output.suffix.lower() not in (".png", ".jpg", ".jpeg", ".pdf", ".svg"):
         raise LogpolarError(f"{output}: figures are written as .png, .jpg, .pdf or .svg")
     check_output(output, image)
-    gray = downscale(read_gray(image), max_size or None)
+    gray, _ = read_downscaled(image, max_size or None)
     # Prefer keypoints whose support lies within the image, where patches show most.
     fitting = 0.4 * min(gray.shape) / (log_polar_lambda / 2)
     keypoints = spread_keypoints(SiftDetector(None)(gray), count, max(gray.shape) / 6, fitting)
@@ -75,5 +76,5 @@ def patches(
         LogPolar(log_polar_lambda, inner_radius=inner_radius, antialias=antialias),
         Cartesian(cartesian_lambda, antialias=antialias),
     )
-    figure.savefig(output, dpi=130)
+    write_figure(output, figure)
     click.echo(f"wrote {output}, {len(keypoints)} keypoints")

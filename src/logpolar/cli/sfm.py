@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from logpolar.cli.options import (
+    command_line,
     continuing,
     extraction_options,
     extractor_opener,
@@ -18,8 +19,8 @@ from logpolar.cli.options import (
 )
 from logpolar.cli.settings import make_settings, settings_options
 from logpolar.matching.options import MatchingOptions
-from logpolar.sfm.mapper import MODELS, SfmReport
-from logpolar.sfm.pipeline import SUMMARY, SfmOptions
+from logpolar.sfm.mapper import MODELS, PAGE, SfmReport
+from logpolar.sfm.pipeline import SfmOptions
 
 
 @click.command(
@@ -38,18 +39,21 @@ def sfm(photos: Path, output: Path, pairs: Path | None, jobs: int, overwrite: bo
     """Reconstruct a folder of photos into OUTPUT/sparse: features, pairs, matches, verification, COLMAP's mapper.
 
     Rerun the command to resume, or to add new photos. OUTPUT also holds the feature and match files, the
-    COLMAP database, report.json and summary.png; a folder with a COLMAP project from elsewhere is refused. Unreadable
-    photos are listed; the exit code is then 1. Needs the extra 'sfm'.
+    COLMAP database, report.html to look at, report.json, points.ply and summary.png; a folder with a COLMAP project
+    from elsewhere is refused. If reconstruction fails, report.html says why. Unreadable photos are listed; the exit
+    code is then 1. Needs the extra 'sfm'.
     """
-    from logpolar.sfm.picture import draw_summary
     from logpolar.sfm.pipeline import reconstruct
-    from logpolar.viewing.drawing import write_picture
+    from logpolar.sfm.reports import explained, write_reports
 
-    opener = extractor_opener(**take_extraction(settings))
+    command = command_line()
+    device, opener = settings["device"], extractor_opener(**take_extraction(settings))
     options, matching = make_settings(SfmOptions, settings), make_settings(MatchingOptions, settings)
-    with continuing(output):
-        report = reconstruct(photos, output, opener, options, matching, pairs, jobs, overwrite, True, click.echo)
-    write_picture(output / SUMMARY, draw_summary(photos, output, report))
+    with continuing(output), explained(photos, output, command):
+        report = reconstruct(
+            photos, output, opener, options, matching, pairs, jobs, overwrite, True, click.echo, device
+        )
+    write_reports(photos, output, report, command)
     _print(output, report)
     if report.left_out:
         sys.exit(1)
@@ -64,4 +68,4 @@ def _print(output: Path, report: SfmReport) -> None:
     click.echo(f"{lengths}, mean reprojection error {report.mean_reprojection_error:.2f} px")
     if report.models > 1:
         click.echo(f"COLMAP made {report.models} models; these figures are of the largest, number {report.model}")
-    click.echo(f"wrote {output / MODELS} and {output / SUMMARY}")
+    click.echo(f"wrote {output / MODELS} and {output / PAGE}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Iterator
@@ -67,14 +68,18 @@ def _training(output: Path) -> Iterator[None]:
     epilog="Example: logpolar train my.toml -o my-model --set optimisation.steps=30000",
 )
 @_config_options
+@click.option("--init", metavar="MODEL", help="Start from this shipped model or model file: fine-tune it.")
 @click.option("--overwrite", is_flag=True, help="Start over in a folder that holds another run.")
-def train(config: Path, output: Path, overwrite: bool, **changes: Any) -> None:
+def train(config: Path, output: Path, overwrite: bool, init: str | None, **changes: Any) -> None:
     """Train a model as described by CONFIG, a TOML file (needs the extra 'train').
 
     The folder receives the model file, its card, logs and checkpoints. Rerunning the command resumes an interrupted
     run, with the same result. A model takes minutes on a GPU, days on a CPU. Several GPUs or machines:
     torchrun --nproc-per-node 2 -m logpolar train CONFIG -o FOLDER.
     """
+    if init:
+        found = str(Path(init).absolute()) if Path(init).is_file() else init  # those of configs are relative to these
+        changes["changes"] = (*changes["changes"], f"init={json.dumps(found)}")
     settings = _read_config(config, **changes)
     with _training(output):
         from logpolar.training.run import train

@@ -27,7 +27,7 @@ from logpolar.datasets.building import (
 from logpolar.datasets.correspondences import Correspondences, find_correspondences
 from logpolar.datasets.files import connected_components
 from logpolar.datasets.options import AlignedOptions, stored_settings
-from logpolar.errors import LogpolarError, in_words
+from logpolar.errors import LogpolarError
 from logpolar.geometry.homography import read_homography, warp_points, warp_shape
 from logpolar.geometry.radius_search import Indices, close_pairs, keep_apart
 from logpolar.geometry.two_view import estimate_homography
@@ -46,6 +46,7 @@ from logpolar.matching.nearest import match_descriptors
 from logpolar.matching.options import MatchingOptions
 from logpolar.models.describers import Describer, open_describer
 from logpolar.settings import DEFAULT_MODEL
+from logpolar.storage.inputs import read_text
 from logpolar.types import FloatArray, Matrix
 
 _CHECKED = 1000  # strongest keypoints of an image that are matched to check the alignment
@@ -68,19 +69,13 @@ def read_pair_list(path: str | Path) -> list[AlignedPair]:
     relative to the list. Empty lines and those that begin with ``#`` are skipped.
     """
     path = Path(path)
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise LogpolarError(f"{path}: {in_words(error)}") from error
-    except UnicodeDecodeError as error:
-        raise LogpolarError(f"{path}: not a text file of pairs") from error
     pairs = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_text(path, LogpolarError, "text file of pairs").splitlines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
         files = [path.parent / word for word in line.split()]
         if len(files) not in (2, 3):
-            raise LogpolarError(f"{path}: line {number}: '{line}' is not two images and an optional homography")
+            raise LogpolarError(f"{path}: line {number}: '{line[:200]}' is not two images and an optional homography")
         pairs.append(AlignedPair(files[0], files[1], *map(read_homography, files[2:])))
     if not pairs:
         raise LogpolarError(f"{path}: no pairs in this file")

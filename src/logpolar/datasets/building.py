@@ -153,7 +153,7 @@ def build_pairs(
         if not was_complete:
             in_batches(records(), 32, store)
             if not writer.pairs:
-                writer.path.unlink()
+                writer.discard()
                 raise ImageError(f"none of the {len(left_out)} {what} can be used; {next(iter(left_out.values()))}")
             writer.finish({"left_out": left_out, "versions": versions("numpy", "h5py")})
     return read_report(output, was_complete)

@@ -34,7 +34,7 @@ from logpolar.datasets.columns import COLUMNS, SPLITS
 from logpolar.datasets.correspondences import Correspondences, ImagePair
 from logpolar.errors import StorageError
 from logpolar.geometry.cameras import Camera, Matrix
-from logpolar.images import decode_gray, downscale, read_gray, to_bytes
+from logpolar.images import decode_gray, read_downscaled, to_bytes
 from logpolar.keypoints import Keypoints
 from logpolar.storage.arrays import Array, check, find, read
 from logpolar.storage.hdf5 import FileKind, Hdf5File
@@ -181,7 +181,7 @@ class CorrespondenceFile(Hdf5File):
         """Read an image that is not embedded."""
         with self._damage("the paths of images"):
             path = self.path.resolve().parent / str(self._read("images/path", slice(image, image + 1))[0])
-        return to_bytes(downscale(read_gray(path), max(self.images[image].size)))
+        return to_bytes(read_downscaled(path, max(self.images[image].size))[0])
 
     def read_depth_picture(self, image: int) -> Bytes | None:
         """A small picture of the depth used: nearer is brighter, 0 is unknown; None without depth."""

@@ -26,7 +26,7 @@ from logpolar.datasets.correspondences import find_correspondences
 from logpolar.datasets.options import PhotoOptions, ViewOptions, stored_settings
 from logpolar.errors import ImageError
 from logpolar.geometry.cameras import Matrix
-from logpolar.images import decode_gray, downscale, encode_gray, read_gray, to_bytes, to_gray, unnamed_images
+from logpolar.images import decode_gray, encode_gray, read_downscaled, to_bytes, to_gray, unnamed_images
 
 Bytes = NDArray[np.uint8]
 Task = tuple[int, int]  # photo, pair of views of it
@@ -86,7 +86,7 @@ def make_photo_pair(photos: Sequence[Path], seed: int, options: ViewOptions, tas
 
 
 def _read_photo(path: Path, options: ViewOptions) -> Bytes:
-    return to_bytes(downscale(read_gray(path), options.max_size))
+    return to_bytes(read_downscaled(path, options.max_size)[0])
 
 
 def make_view_pair(photo: Bytes, backdrop: Bytes, options: ViewOptions, random: np.random.Generator) -> ViewPair:

@@ -113,7 +113,7 @@ class _Build:
         left_out = self.scene.left_out | self._prepare_views()
         usable = [pair for pair in self.pairs if all(name in self.writer.images for name in self._names(pair))]
         if not usable:
-            self.writer.path.unlink()
+            self.writer.discard()
             self._drop_scratch()
             reason = next(iter(left_out.values()))
             raise StorageError(f"{self.scene.folder}: no two usable images overlap enough; {reason}")

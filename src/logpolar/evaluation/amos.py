@@ -41,6 +41,7 @@ from logpolar.geometry.radius_search import keep_apart
 from logpolar.images import images_in, read_gray, read_image, to_bytes
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import SiftDetector
+from logpolar.storage.inputs import check_regular
 from logpolar.storage.safe_npy import read_object
 from logpolar.types import FloatArray
 
@@ -322,6 +323,7 @@ def _read_patches(path: Path) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         import torch
     except ImportError as error:
         raise MissingExtraError("reading AMOS patches", "torch") from error
+    check_regular(path, LogpolarError)
     try:
         stored = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:

@@ -10,7 +10,7 @@ from typing import Any
 
 from logpolar.datasets.options import CorrespondenceRules
 from logpolar.geometry.options import EstimationOptions
-from logpolar.matching.options import MatchingOptions
+from logpolar.matching.options import PairMatchingOptions
 from logpolar.settings import DEFAULT_RATIO, DEFAULT_THRESHOLDS, DetectionOptions, check_settings, setting
 
 RATIOS = (0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
@@ -99,11 +99,12 @@ class AmosOptions:
 
 
 @dataclass(frozen=True)
-class PhototourismOptions(DetectionOptions, MatchingOptions, EstimationOptions):
+class PhototourismOptions(DetectionOptions, PairMatchingOptions, EstimationOptions):
     """How keypoints become matches and matches poses, and which images form sets."""
 
-    keypoints: int = setting(2048, "Strongest keypoints kept per image; 2048 and 8000 are usual.", 1)
+    keypoints: int = setting(2048, "Keypoints kept per image; 2048 and 8000 are usual.", 1)
     contrast: float = setting(0.0, "SIFT's contrast threshold; 0 admits faint keypoints.", 0)
+    images: int = setting(0, "Pairs of that many images of a scene, drawn at random but connected; 0 takes all.", 0)
     threshold: float = setting(
         DEFAULT_THRESHOLDS["pose"], "Largest error of an inlier, in pixels of the image as described.", 0.01, 100
     )

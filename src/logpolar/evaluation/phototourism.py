@@ -24,7 +24,7 @@ from logpolar.evaluation.descriptors.keypoint_sources import FixedSize, Keypoint
 from logpolar.evaluation.descriptors.registry import Method
 from logpolar.evaluation.multi_view import MultiViewResult, evaluate_multi_view
 from logpolar.evaluation.options import PhototourismOptions, RunOptions
-from logpolar.evaluation.posed_scenes import Gray, PosedScene, draw_bags, draw_pairs, read_scene
+from logpolar.evaluation.posed_scenes import Gray, PosedScene, draw_bags, draw_pairs, keep_images, read_scene
 from logpolar.evaluation.poses import (
     MEANINGS,
     DescribedImage,
@@ -165,6 +165,8 @@ def _one_thread_each(jobs: int) -> Iterator[None]:
 def read_views(path: Path, options: PhototourismOptions, split: str | None = None) -> PosedScene:
     """A scene with its images as they will be described: zoomed, then within the limits of size."""
     scene = read_scene(path, options.min_shared, options.min_visibility, split)
+    if options.images:
+        scene = keep_images(scene, options.images, options.seed)
     scene = zoom_scene(scene, options.zoom, options.true_zoom, options.min_shared)
     images = [fit_image(image, options.max_size or None, options.min_size or None) for image in scene.images]
     return replace(scene, images=images)

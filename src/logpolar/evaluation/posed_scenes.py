@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -30,10 +30,11 @@ from numpy.typing import NDArray
 
 from logpolar.datasets.files import CorrespondenceFile
 from logpolar.datasets.visibility import shared_points
-from logpolar.errors import LogpolarError, LogpolarWarning, StorageError, in_words
+from logpolar.errors import LogpolarError, LogpolarWarning, StorageError
 from logpolar.geometry.cameras import Camera, Matrix
 from logpolar.images import images_in, read_gray, read_image, to_bytes
 from logpolar.storage.arrays import opened, read_numbers
+from logpolar.storage.inputs import read_text
 
 Gray = NDArray[np.uint8]
 
@@ -173,16 +174,7 @@ def _listed(place: Path, kind: str) -> list[Path] | None:
     path = place / f"{kind}.txt"
     if not path.exists():
         return None
-    return [place / line.strip() for line in _read_text(path).splitlines() if line.strip()]
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise StorageError(f"{path}: {in_words(error)}") from error
-    except UnicodeDecodeError as error:
-        raise StorageError(f"{path}: not a text file") from error
+    return [place / line.strip() for line in read_text(path).splitlines() if line.strip()]
 
 
 def _read_posed(place: Path, path: Path) -> PosedImage:
@@ -223,7 +215,7 @@ def _read_visibility(place: Path, count: int) -> Matrix:
 
 def _read_numbers(path: Path, count: int) -> Matrix:
     try:
-        values = np.array(_read_text(path).split(), np.float64)
+        values = np.array(read_text(path).split(), np.float64)
     except ValueError as error:
         raise StorageError(f"{path}: not a list of numbers") from error
     if values.shape != (count,) or not np.isfinite(values).all():
@@ -270,6 +262,12 @@ def draw_pairs(scene: PosedScene, count: int, seed: int) -> list[RowPair]:
         return sorted(scene.pairs)
     chosen = np.random.default_rng(seed).permutation(len(scene.pairs))[:count]
     return sorted(scene.pairs[index] for index in chosen)
+
+
+def keep_images(scene: PosedScene, count: int, seed: int) -> PosedScene:
+    """The scene with the pairs among ``count`` images alone: many pairs of few images that must be described."""
+    bag = next(iter(draw_bags(scene, count, 1, seed)), tuple(range(len(scene.images))))
+    return replace(scene, pairs=[pair for pair in scene.pairs if set(pair) <= set(bag)])
 
 
 def draw_bags(scene: PosedScene, size: int, count: int, seed: int) -> list[tuple[int, ...]]:

@@ -30,6 +30,7 @@ from logpolar.evaluation.options import RunOptions
 from logpolar.evaluation.schema import RESULTS, TOP, check_layout
 from logpolar.storage.atomic_io import write_whole
 from logpolar.storage.documents import markdown_table, versions, write_json
+from logpolar.viewing.drawing import write_figure
 
 _PROTOCOLS = {
     "patches": "Patches",
@@ -240,7 +241,7 @@ def draw_figures(folder: Path, figures: Mapping[str, Callable[[], Any]]) -> tupl
     made = []
     try:
         for name, draw in figures.items():
-            draw().savefig(folder / f"{name}.png", dpi=130)
+            write_figure(folder / f"{name}.png", draw())
             made.append(f"{name}.png")
     except MissingExtraError as error:
         warnings.warn(f"figures are left out: {error}", LogpolarWarning, stacklevel=2)

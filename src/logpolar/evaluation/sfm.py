@@ -12,7 +12,7 @@ import json
 import math
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,13 @@ import numpy as np
 from logpolar.errors import LogpolarError, StorageError
 from logpolar.evaluation.alignment import AGREE_DEGREES, AGREE_FRACTION, PoseErrors, Poses, align, pose_errors
 from logpolar.evaluation.cache import cache_name
-from logpolar.evaluation.descriptors.registry import Method, open_method
+from logpolar.evaluation.descriptors.extraction import MethodExtractor
+from logpolar.evaluation.descriptors.registry import Method
 from logpolar.evaluation.options import RunOptions, SfmTestOptions, recorded
 from logpolar.evaluation.posed_scenes import PosedScene, read_scene
 from logpolar.evaluation.protocol import Protocol, Results, bar, check_scene_names, decimal, make_folder
-from logpolar.features.extractor import Extractor
 from logpolar.geometry.cameras import Camera, Matrix
 from logpolar.images import downscale, to_bytes, to_gray
-from logpolar.keypoints.detection import SiftDetector
 from logpolar.matching.options import MatchingOptions
 from logpolar.settings import DetectionOptions
 from logpolar.sfm import pipeline
@@ -221,24 +220,6 @@ def write_photos(photos: ScenePhotos, folder: Path) -> None:
 
 
 # Reconstruction
-
-
-class MethodExtractor(Extractor):
-    """SIFT keypoints, or a whole feature's own, described by a method; opened by its spec, also in processes."""
-
-    def __init__(
-        self, spec: str, keypoints: int, detection: DetectionOptions, engine: Mapping[str, Any], threads: int = 0
-    ) -> None:
-        method = open_method(spec, keypoints, **{**engine, "threads": engine.get("threads") or threads})
-        assert method.describer is not None
-        self.describer, self.max_size, self.min_size = method.describer, detection.max_size or None, detection.min_size
-        sift = SiftDetector(keypoints, spread=detection.spread)
-        self.detector = sift if method.source is None else method.source.detector
-        self._settings = {"descriptor": method.identity, "keypoints": keypoints, **asdict(detection)}
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return self._settings
 
 
 def by_method(

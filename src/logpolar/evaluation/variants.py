@@ -9,7 +9,7 @@ import numpy as np
 
 from logpolar.datasets.files import CorrespondenceFile, file_names
 from logpolar.evaluation.pairs import Score, mean_score, score_file
-from logpolar.images import downscale, find_images, read_gray, to_gray
+from logpolar.images import find_images, read_downscaled, to_gray
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import SiftDetector
 from logpolar.models.describers import open_describer
@@ -37,7 +37,7 @@ def calibration_images(
     if photos:
         paths = list(find_images(photos).values())
         for number in random.permutation(len(paths))[:_MAX_IMAGES].tolist():
-            gray = downscale(read_gray(paths[number]), max_size)
+            gray = read_downscaled(paths[number], max_size)[0]
             yield gray, SiftDetector(None)(gray)
 
 

@@ -91,7 +91,7 @@ def extract_images(
                     report.failed[name] = result
                 bar.update()
         if not writer.finished:
-            writer.path.unlink()  # nothing could be read: leave no empty file
+            writer.discard()  # nothing could be read: leave no empty file
     return report
 
 

@@ -12,9 +12,10 @@ from numpy.typing import ArrayLike
 
 from logpolar.errors import ImageError
 from logpolar.features.features import Features
-from logpolar.images import fitted_size, read_gray, resize, to_gray
+from logpolar.images import fitted_size, read_downscaled, resize, to_gray
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import Detector, FeatureDetector, SiftDetector
+from logpolar.keypoints.keypoints import MAX_SIZE
 from logpolar.models import Model, load_model
 from logpolar.models.describers import Describer, open_describer
 from logpolar.settings import DEFAULT_MAX_SIZE, DEFAULT_MIN_SIZE, DEFAULT_MODEL, Precision, RuntimeName
@@ -36,8 +37,9 @@ class Extractor:
     ``detector``: finds the keypoints, SIFT by default.
     ``max_keypoints``: keep the strongest of each image; None leaves that to the detector (SIFT: 2048).
     ``max_size``: images are first downscaled to this many pixels on the longer side, as in hloc and the paper; None
-    never does. ``min_size``: smaller images are first enlarged to that, at most 4 times, so that detail of a few pixels
-    is found as well; None or 0 never does. Keypoints always come out in the original image's pixels.
+    uses them at their own size. ``min_size``: smaller images are enlarged to that, at most 4 times, so that detail of a
+    few pixels is found as well; 0 never does, None is 1024 px, or 0 if ``max_size`` is None. Keypoints always come out
+    in the original image's pixels.
     ``device``, ``precision``, ``runtime``, ``threads``: see ``logpolar.models.describers.open_describer``.
     """
 
@@ -48,7 +50,7 @@ class Extractor:
         *,
         max_keypoints: int | None = None,
         max_size: int | None = DEFAULT_MAX_SIZE,
-        min_size: int | None = DEFAULT_MIN_SIZE,
+        min_size: int | None = None,
         device: str = "cpu",
         precision: Precision = "auto",
         runtime: RuntimeName = "auto",
@@ -62,7 +64,8 @@ class Extractor:
         self.detector = detector or SiftDetector()
         if max_keypoints is not None:
             self.detector = _limited(self.detector, max_keypoints)
-        self.max_size, self.min_size = max_size, min_size or None
+        self.max_size = max_size
+        self.min_size = (DEFAULT_MIN_SIZE if max_size else 0) if min_size is None else min_size
         self.describer: Describer = open_describer(
             self.model, device=device, precision=precision, runtime=runtime, threads=threads
         )
@@ -92,8 +95,11 @@ class Extractor:
         ``color``: channel order of an array, ``"bgr"`` as in OpenCV or ``"rgb"``. An incorrect order cannot be
         detected: it only changes the gray values a little. PIL images are RGB in any case.
         """
-        gray = read_gray(image) if isinstance(image, str | Path) else to_gray(image, color)
-        height, width = gray.shape
+        if isinstance(image, str | Path):
+            gray, (width, height) = read_downscaled(image, self.max_size)
+        else:
+            gray = to_gray(image, color)
+            height, width = gray.shape
         size = fitted_size((width, height), self.max_size, self.min_size)
         fitted = resize(gray, size)
         factor_x, factor_y = size[0] / width, size[1] / height
@@ -102,7 +108,9 @@ class Extractor:
             keypoints = scaled.resized(1 / factor_x, 1 / factor_y)
         else:
             keypoints = keypoints if isinstance(keypoints, Keypoints) else Keypoints.from_points(keypoints)
+            keypoints.check()
             scaled = keypoints.resized(factor_x, factor_y)
+            scaled = replace(scaled, size=np.minimum(scaled.size, MAX_SIZE))  # valid sizes stay valid when enlarged
         return Features(keypoints, self.describer.describe(fitted, scaled), (width, height), max(factor_x, factor_y))
 
     def extract_many(self, images: Iterable[ImageInput], color: Color = "bgr") -> Iterator[Features]:

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from logpolar.errors import StorageError
 from logpolar.features.features import Features
+from logpolar.images import fitted_size
 from logpolar.keypoints import MAX_SIZE, Keypoints
 from logpolar.storage.arrays import Array, find
 from logpolar.storage.hdf5 import FileKind, Hdf5File, Hdf5Writer
@@ -75,7 +76,14 @@ class FeatureFile(Hdf5File):
         found = self._read_image(name, *self.schema)
         width, height = found["image_size"].tolist()
         descriptors = np.ascontiguousarray(found["descriptors"].T, np.float32)
-        return Features(self._keypoints(found), descriptors, (int(width), int(height)))
+        size = int(width), int(height)
+        return Features(self._keypoints(found), descriptors, size, self._scale(size))
+
+    def _scale(self, size: tuple[int, int]) -> float:
+        """``Features.scale`` of an image, from the limits of size in the settings."""
+        limits = (self.settings.get(key) for key in ("max_size", "min_size"))
+        fitted = fitted_size(size, *(limit if isinstance(limit, int) and limit > 0 else None for limit in limits))
+        return max(fitted[0] / size[0], fitted[1] / size[1])
 
     def _keypoints(self, found: Mapping[str, NDArray[Any]]) -> Keypoints:
         return Keypoints(*(found[key] for key in ("keypoints", "sizes", "angles", "scores")))

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import numpy as np
 
-from logpolar.errors import LogpolarError, in_words
+from logpolar.errors import LogpolarError
 from logpolar.keypoints import Keypoints
+from logpolar.storage.inputs import read_text
 from logpolar.types import Array, Matrix
 
 
 def read_homography(path: str | Path) -> Matrix:
     """A homography in a text file: three lines of three numbers."""
+    text = read_text(path, LogpolarError, "homography of 3 x 3 numbers")
     try:
-        rows = [line.split() for line in Path(path).read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+        rows = [line.split() for line in text.splitlines() if line.strip()]
         values = np.array([[float(word) for word in row] for row in rows], np.float64)
-    except OSError as error:
-        raise LogpolarError(f"{path}: {in_words(error)}") from error
-    except ValueError as error:  # not text, not numbers, or rows of different lengths
+    except ValueError as error:  # not numbers, or rows of different lengths
         raise LogpolarError(f"{path}: not a homography of 3 x 3 numbers") from error
     if values.shape != (3, 3):
         raise LogpolarError(f"{path}: not a homography of 3 x 3 numbers")

@@ -32,6 +32,9 @@ Scales: TypeAlias = tuple[float, float]
 
 _PRECISE = 2.0
 
+_ALMOST_ALL = 0.95
+"""Fraction of the inliers that a rotation must explain for the camera not to have moved."""
+
 
 @dataclass(frozen=True, eq=False)
 class Geometry:
@@ -60,11 +63,13 @@ class RelativePose(Geometry):
     """Pose of the second camera relative to the first: X_second = rotation @ X_first + translation.
 
     ``matrix`` is the essential matrix. The length of ``translation`` (3,) is unknown and set to 1. Both are None
-    without a pose.
+    without a pose. Without a ``baseline``, a rotation alone explains the inliers, as of identical photos or a camera on
+    a tripod: the translation is arbitrary.
     """
 
     rotation: Matrix | None = None
     translation: Matrix | None = None
+    baseline: bool = True
 
     @property
     def axis_angle(self) -> tuple[float, Matrix]:
@@ -97,8 +102,9 @@ def estimate_pose(
     found = _solve(_POSE, *rays, threshold, options)
     if found.matrix is None:
         return RelativePose(None, found.inliers)
-    pose = found.matrix
-    return RelativePose(_essential(pose), found.inliers, found.significance, pose[:, :3], _direction(pose))
+    pose, (first_rays, second_rays) = found.matrix, rays
+    baseline = not _rotates_only(first_rays[found.inliers], second_rays[found.inliers], threshold)
+    return RelativePose(_essential(pose), found.inliers, found.significance, pose[:, :3], _direction(pose), baseline)
 
 
 def estimate_fundamental(
@@ -213,6 +219,16 @@ def _transfer_error(homography: Matrix, first: Matrix, second: Matrix) -> Matrix
 
 def _pose_error(pose: Matrix, first: Matrix, second: Matrix) -> Matrix:
     return sampson_error(_essential(pose), first, second)
+
+
+def _rotates_only(first: Matrix, second: Matrix, threshold: float) -> bool:
+    """Whether the rotation that fits rays (N, 2) best leaves almost all of them within the threshold."""
+    units = [np.concatenate([rays, np.ones((len(rays), 1))], axis=1) for rays in (first, second)]
+    units = [rays / np.linalg.norm(rays, axis=1, keepdims=True) for rays in units]
+    left, _, right = np.linalg.svd(units[1].T @ units[0])
+    rotation = left @ np.diag([1, 1, np.linalg.det(left @ right)]) @ right
+    apart = np.linalg.norm(units[0] @ rotation.T - units[1], axis=1)
+    return bool((apart <= threshold).mean() >= _ALMOST_ALL)
 
 
 def _essential(pose: Matrix) -> Matrix:

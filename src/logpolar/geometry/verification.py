@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from logpolar.features.features import Features
-from logpolar.geometry.guided import PairError, epipolar_error, match_near, transfer_error
+from logpolar.geometry.guided import match_near, near_epipolar_lines, near_predictions
 from logpolar.geometry.intrinsics import AnyCamera
 from logpolar.geometry.options import EstimationOptions
 from logpolar.geometry.two_view import (
@@ -22,8 +22,8 @@ from logpolar.geometry.two_view import (
     estimate_pose,
 )
 from logpolar.images import resize_matrix
-from logpolar.matching.nearest import Matches, match_features
-from logpolar.matching.options import MatchingOptions
+from logpolar.matching.nearest import Allowed, Matches, match_features
+from logpolar.matching.options import MatchingOptions, PairMatchingOptions
 from logpolar.types import Matrix
 
 Cameras = tuple[AnyCamera, AnyCamera]
@@ -63,7 +63,7 @@ class VerifiedMatches:
             "significance": round(geometry.significance, 2) if known else None,
             "matrix": _plain(geometry.matrix),
             "rotation": _plain(pose.rotation if pose else None),
-            "translation": _plain(pose.translation if pose else None),
+            "translation": _plain(pose.translation if pose and pose.baseline else None),
         }
 
 
@@ -83,14 +83,15 @@ def match_and_verify(
 ) -> VerifiedMatches:
     """Match two images and estimate their geometry: ``model`` is fundamental, homography, pose or none.
 
-    A pose needs the ``cameras``, see ``estimate_pose``. With none, all matches count as inliers.
+    A pose needs the ``cameras``, see ``estimate_pose``. With none, all matches count as inliers. ``matching``: by
+    default ``PairMatchingOptions``. With ``estimation.guided`` matches are those found near the first estimate.
     """
-    matching, estimation = matching or MatchingOptions(), estimation or EstimationOptions()
+    matching, estimation = matching or PairMatchingOptions(), estimation or EstimationOptions()
     matches = match_features(first, second, matching, device=device)
     geometry = _estimate(model, first, second, matches, cameras, estimation)
     if estimation.guided and geometry.common_scene:
-        error, limit = _prediction(model, geometry, first, second, cameras, estimation)
-        near = match_near(first, second, error, limit, matches.distances[geometry.inliers], matching)
+        predicted = _prediction(model, geometry, first, second, cameras, estimation)
+        near = match_near(first, second, predicted, matches.distances[geometry.inliers], matching)
         again = _estimate(model, first, second, near, cameras, estimation)
         if again.inlier_count > geometry.inlier_count:
             # The second matches fit the first geometry by construction: only the first tell chance from agreement.
@@ -130,16 +131,17 @@ def _prediction(
     second: Features,
     cameras: Cameras | None,
     options: EstimationOptions,
-) -> tuple[PairError, float]:
-    """Errors of all pairs of keypoints under the geometry, and the threshold in their units."""
+) -> Allowed:
+    """Which pairs of keypoints lie near each other under the geometry."""
     assert geometry.matrix is not None
     here, there, scales = first.keypoints.xy, second.keypoints.xy, (first.scale, second.scale)
+    threshold = options.threshold_of(model)
     if model == "pose" and cameras is not None:
-        rays, threshold = calibrated(here, there, *cameras, options.threshold_of(model), scales)
-        return epipolar_error(geometry.matrix, *rays), threshold
+        rays, threshold = calibrated(here, there, *cameras, threshold, scales)
+        return near_epipolar_lines(geometry.matrix, *rays, threshold)
     resizes = [resize_matrix((1, 1), (scale, scale)) for scale in scales]
-    points = [described(xy, scale) for xy, scale in zip((here, there), scales, strict=True)]
+    first_xy, second_xy = (described(xy, scale) for xy, scale in zip((here, there), scales, strict=True))
     inverse = [np.linalg.inv(resize) for resize in resizes]
     if model == "homography":
-        return transfer_error(resizes[1] @ geometry.matrix @ inverse[0], *points), options.threshold_of(model)
-    return epipolar_error(inverse[1].T @ geometry.matrix @ inverse[0], *points), options.threshold_of(model)
+        return near_predictions(resizes[1] @ geometry.matrix @ inverse[0], first_xy, second_xy, threshold)
+    return near_epipolar_lines(inverse[1].T @ geometry.matrix @ inverse[0], first_xy, second_xy, threshold)

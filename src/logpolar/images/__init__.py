@@ -1,7 +1,7 @@
 """Images: reading files of any format, resizing, finding photos in folders."""
 
 from logpolar.images.folders import find_images, images_in, unnamed_images
-from logpolar.images.reading import decode_gray, encode_gray, read_gray, read_image, to_bytes, to_gray
+from logpolar.images.reading import decode_gray, encode_gray, read_downscaled, read_gray, read_image, to_bytes, to_gray
 from logpolar.images.resizing import downscale, fitted_size, resize, resize_matrix, resize_points
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "find_images",
     "fitted_size",
     "images_in",
+    "read_downscaled",
     "read_gray",
     "read_image",
     "resize",

@@ -8,9 +8,10 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from logpolar.errors import ImageError, in_words
+from logpolar.images.reading import read_checked, silent_stderr
 
 FOCAL_LENGTH, FOCAL_LENGTH_35MM, PIXEL_WIDTH = 0x920A, 0xA405, 0xA002
+ORIENTATION = 0x0112
 FOCAL_PLANE_X_RESOLUTION, FOCAL_PLANE_UNIT = 0xA20E, 0xA210
 
 _NESTED = 0x8769
@@ -22,11 +23,12 @@ _FORMATS = {3: "H", 4: "I", 5: "II", 9: "i", 10: "ii", 11: "f", 12: "d"}
 
 def read_exif(path: str | Path) -> dict[int, float]:
     """Single numbers by tag, rationals divided; empty without EXIF data, and without what is damaged in it."""
+    data = read_checked(path)
     try:
-        data = Path(path).read_bytes()
-        _, kinds, blocks = cv2.imdecodeWithMetadata(np.frombuffer(data, np.uint8), flags=cv2.IMREAD_REDUCED_GRAYSCALE_8)
-    except OSError as error:
-        raise ImageError(f"{path}: {in_words(error)}") from error
+        with silent_stderr():
+            _, kinds, blocks = cv2.imdecodeWithMetadata(
+                np.frombuffer(data, np.uint8), flags=cv2.IMREAD_REDUCED_GRAYSCALE_8
+            )
     except cv2.error:
         return {}
     found: dict[int, float] = {}

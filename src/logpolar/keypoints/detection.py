@@ -14,9 +14,6 @@ from logpolar.keypoints import Keypoints
 from logpolar.settings import DEFAULT_MAX_KEYPOINTS, DEFAULT_SPREAD
 from logpolar.types import FloatArray
 
-SIZE_BANDS = (3.5, 6.0, 12.0)
-"""Limits, in pixels, between the sizes of keypoints among which a detector's budget is spread."""
-
 
 @dataclass(frozen=True)
 class SiftDetector:
@@ -29,8 +26,8 @@ class SiftDetector:
     spread: float = DEFAULT_SPREAD  # see ``select_keypoints``
 
     def __post_init__(self) -> None:
-        if not 0 <= self.spread <= 1:
-            raise ValueError(f"spread must lie between 0 and 1, not {self.spread}")
+        if not 0 <= self.spread <= 4:
+            raise ValueError(f"spread must lie between 0 and 4, not {self.spread}")
 
     def __call__(self, gray: FloatArray) -> Keypoints:
         found = FeatureDetector(self.feature(), None)(gray)
@@ -60,20 +57,13 @@ class FeatureDetector:
 
 
 def select_keypoints(keypoints: Keypoints, count: int, spread: float = DEFAULT_SPREAD) -> Keypoints:
-    """At most ``count`` keypoints, strongest first, with a fraction ``spread`` of them divided evenly among size bands.
+    """At most ``count`` keypoints, those with the largest response * size ** spread first.
 
     The strongest keypoints of a photo are mostly small, and a small keypoint has no counterpart where the same thing is
-    seen at a third of the size. Each band between ``SIZE_BANDS`` first gets its strongest keypoints up to its part; the
-    rest, also of bands that have too few, goes to the strongest of any size.
+    seen at a third of the size; small ones are also the least precise relative to their support. So the response is
+    weighted by a power of the size: 0 keeps the strongest, 1 about as many of each octave as the image has room for.
     """
-    order = np.argsort(-keypoints.response, kind="stable")
-    band = np.searchsorted(SIZE_BANDS, keypoints.size[order])
-    quota = round(spread * count / (len(SIZE_BANDS) + 1))
-    granted = np.zeros(len(order), np.bool_)
-    for number in range(len(SIZE_BANDS) + 1):
-        granted[np.flatnonzero(band == number)[:quota]] = True
-    chosen = np.argsort(~granted, kind="stable")[:count]
-    return keypoints[order[np.sort(chosen)]]
+    return keypoints[np.argsort(-keypoints.response * keypoints.size**spread, kind="stable")[:count]]
 
 
 Detector: TypeAlias = Callable[[FloatArray], Keypoints]

@@ -4,8 +4,8 @@ A match is kept if at least ``_VOTES`` of its ``_NEIGHBOURS`` nearest matches, i
 ratio of keypoint sizes and on the difference of angles. Incorrect matches agree with their neighbours by chance only.
 
 Keypoints without size or angle (all the same in an image) say nothing of either. Two matches still imply a similarity,
-by which the step from one to the other turns and grows; a match is then kept if ``_VOTES`` of its ``_FEW`` nearest
-matches imply the same.
+by which the step from one to the other turns and grows; a match is then kept if ``_STEP_VOTES`` of those nearest
+matches imply the same as one of the ``_REFERENCES`` nearest, itself included.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from logpolar.keypoints import Keypoints
 from logpolar.types import Array, FloatArray
 
-_NEIGHBOURS, _FEW = 20, 10
+_NEIGHBOURS = 20
 _VOTES = 4
+_STEP_VOTES, _REFERENCES = 6, 10
 _OCTAVES = 0.6
 """Largest difference of log2 scale ratios that agree."""
 _DEGREES = 35.0
@@ -31,25 +32,29 @@ def agreeing(first: Keypoints, second: Keypoints) -> NDArray[np.bool_]:
     """Mask (N,) of matched keypoints, row by row, that agree with the matches around them."""
     if len(first) <= _VOTES:
         return np.zeros(len(first), np.bool_)
-    if all(_varies(values) for keypoints in (first, second) for values in (keypoints.size, keypoints.angle)):
-        around = _nearest_points(first.xy, _NEIGHBOURS)
-        octaves, rotation = np.log2(second.size / first.size), second.angle - first.angle
+    around = _nearest_points(first.xy, _NEIGHBOURS)
+    if have_shape(first, second):
+        octaves, rotation = np.log2(second.size / first.size), (second.angle - first.angle) % 360
         agree = _same(octaves[around], octaves[:, None], rotation[around], rotation[:, None])
         return np.asarray(agree.sum(axis=1) >= _VOTES)
-    around = _nearest_points(first.xy, _FEW)
     octaves, rotation = _steps(first.xy, second.xy, around)
-    agree = _same(octaves[:, :, None], octaves[:, None], rotation[:, :, None], rotation[:, None])
-    return np.asarray(agree.sum(axis=2).max(axis=1) >= _VOTES)
+    votes = np.zeros(len(first), np.intp)
+    for nearest in range(min(_REFERENCES, octaves.shape[1])):  # its similarity, and how many imply the same
+        same = _same(octaves, octaves[:, nearest, None], rotation, rotation[:, nearest, None])
+        votes = np.maximum(votes, same.sum(axis=1))
+    return np.asarray(votes >= min(_STEP_VOTES, octaves.shape[1]))
 
 
-def _varies(values: FloatArray) -> bool:
-    return bool((values != values[0]).any())
+def have_shape(*several: Keypoints) -> bool:
+    """Whether keypoints have sizes and angles of their own, not one for all of an image."""
+    values = [each for keypoints in several for each in (keypoints.size, keypoints.angle)]
+    return all(bool((each != each[:1]).any()) for each in values)
 
 
 def _same(octaves: Array, other_octaves: Array, rotation: Array, other_rotation: Array) -> NDArray[np.bool_]:
-    """Whether changes of scale and rotation agree; NaN agrees with nothing."""
-    turn = np.abs(rotation - other_rotation) % 360
-    near = np.minimum(turn, 360 - turn) <= _DEGREES
+    """Whether changes of scale and rotation agree; NaN agrees with nothing. Rotations within one turn."""
+    turn = np.abs(rotation - other_rotation)
+    near = (turn <= _DEGREES) | (turn >= 360 - _DEGREES)
     return np.asarray((np.abs(octaves - other_octaves) <= _OCTAVES) & near)
 
 

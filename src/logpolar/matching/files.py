@@ -14,7 +14,7 @@ A feature file with such groups (``logpolar match --h5``) is a match file, too.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -26,9 +26,11 @@ from tqdm import tqdm
 
 from logpolar.distributed import in_processes
 from logpolar.errors import StorageError
+from logpolar.features.features import Features
 from logpolar.features.files import FeatureFile, FeatureWriter, image_names
 from logpolar.features.hloc import is_foreign, open_features
 from logpolar.matching.learned import check_features
+from logpolar.matching.many import KEPT_IMAGES, match_many
 from logpolar.matching.nearest import Matches, match_features
 from logpolar.matching.options import MatchingOptions
 from logpolar.matching.pairs import Pair, each_once
@@ -37,10 +39,6 @@ from logpolar.storage.hdf5 import FileKind, Hdf5File, Hdf5Writer, read_header
 
 _SECONDS = 2.0
 """Time between writes, and so what a killed run loses; to write each pair by itself would take longer than matching."""
-
-_KEPT_IMAGES = 64
-"""Images whose features a process keeps in memory: pairs of one image follow each other."""
-
 
 SCHEMA = {"matches0": Array(("N",), "iu", (-1, 2**31 - 1)), "matching_scores0": Array(("N",), bounds=(-1e6, 1e6))}
 """The arrays of a pair."""
@@ -202,44 +200,35 @@ def match_pairs(
 def _matched(
     features: Path, pairs: list[Pair], options: MatchingOptions, jobs: int, device: str
 ) -> Iterator[tuple[Pair, tuple[int, Matches]]]:
+    """Pairs, the number of keypoints of their first images, and matches."""
     jobs = max(min(jobs, len(pairs)), 1) if device == "cpu" else 1
     if jobs > 1:
         yield from in_processes(_work, pairs, jobs, _open_worker, (features, options))
         return
-    with _Matcher(features, options, device) as matcher:
-        for pair in pairs:
-            yield pair, matcher(pair)
+    counts: dict[str, int] = {}
+
+    def counted(name: str) -> Features:
+        found = file.read(name)
+        counts[name] = len(found)
+        return found
+
+    with open_features(features) as file:
+        for pair, matches in match_many(counted, pairs, options, device):
+            yield pair, (counts[pair[0]], matches)
 
 
-class _Matcher:
-    """Matches pairs of one feature file."""
-
-    def __init__(self, features: Path, options: MatchingOptions, device: str = "cpu") -> None:
-        self._file, self._options, self._device = open_features(features), options, device
-        check_features(options, self._file.settings)
-        self._read = lru_cache(_KEPT_IMAGES)(self._file.read)
-
-    def __enter__(self) -> _Matcher:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._file.close()
-
-    def __call__(self, pair: Pair) -> tuple[int, Matches]:
-        first, second = (self._read(name) for name in pair)
-        return len(first), match_features(first, second, self._options, device=self._device)
-
-
-_worker_matcher: _Matcher
+_worker_read: Callable[[str], Features]
+_worker_options: MatchingOptions
 
 
 def _open_worker(features: Path, options: MatchingOptions) -> None:
-    global _worker_matcher
-    _worker_matcher = _Matcher(features, options)
+    global _worker_read, _worker_options
+    _worker_read, _worker_options = lru_cache(KEPT_IMAGES)(open_features(features).read), options
 
 
 def _work(pair: Pair) -> tuple[int, Matches]:
-    return _worker_matcher(pair)
+    first, second = (_worker_read(name) for name in pair)
+    return len(first), match_features(first, second, _worker_options)
 
 
 def check_matches(matches: Matches, first: int, second: int, what: str) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from logpolar.features.features import Features
 from logpolar.keypoints import Keypoints
-from logpolar.matching.consensus import agreeing
+from logpolar.matching.consensus import agreeing, have_shape
 from logpolar.matching.options import MatchingOptions
 from logpolar.types import FloatArray
 
@@ -29,6 +29,10 @@ class Matches:
     indices: NDArray[np.int32]
     distances: FloatArray
     confidence: FloatArray | None = None
+
+    @classmethod
+    def empty(cls) -> Matches:
+        return cls(np.zeros((0, 2), np.int32), np.zeros(0, np.float32))
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -60,10 +64,10 @@ def match_features(
 
 def filter_matches(matches: Matches, first: Keypoints, second: Keypoints, options: MatchingOptions) -> Matches:
     """The matches that the filter of the options keeps; ``first`` and ``second``: the keypoints of the images."""
-    if options.filter == "none":
+    here, there = first[matches.indices[:, 0]], second[matches.indices[:, 1]]
+    if options.filter == "none" or (options.filter == "auto" and not have_shape(here, there)):
         return matches
-    here, there = matches.indices.T
-    return matches[agreeing(first[here], second[there])]
+    return matches[agreeing(here, there)]
 
 
 def match_descriptors(
@@ -87,12 +91,12 @@ def match_descriptors(
     """
     options = replace(options or MatchingOptions(), **changes)
     if len(first) == 0 or len(second) == 0:
-        return Matches(np.zeros((0, 2), np.int32), np.zeros(0, np.float32))
+        return Matches.empty()
     if device == "cpu":
-        return _select(_nearest(first, second), options)
+        return select_matches(_nearest(first, second), options)
     from logpolar.matching.torch_nearest import nearest_on_device
 
-    return _select(nearest_on_device(first, second, device), options)
+    return select_matches(nearest_on_device(first, second, device), options)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +110,8 @@ class Neighbours:
     back_best: FloatArray
 
 
-def _select(found: Neighbours, options: MatchingOptions) -> Matches:
+def select_matches(found: Neighbours, options: MatchingOptions) -> Matches:
+    """The nearest neighbours that are matches: mutual, and distinctive by the ratio test."""
     distance, second_distance = _distance(found.best), _distance(found.runner_up)
     keep = np.ones(len(found.index), np.bool_)
     if options.mutual:
@@ -128,8 +133,8 @@ Allowed: TypeAlias = Callable[[slice], NDArray[np.bool_]]
 def match_allowed(first: FloatArray, second: FloatArray, allowed: Allowed, options: MatchingOptions) -> Matches:
     """``match_descriptors`` among allowed pairs only: nearest and second nearest are the nearest allowed ones."""
     if len(first) == 0 or len(second) == 0:
-        return Matches(np.zeros((0, 2), np.int32), np.zeros(0, np.float32))
-    matches = _select(_nearest(first, second, allowed), options)
+        return Matches.empty()
+    matches = select_matches(_nearest(first, second, allowed), options)
     return matches[np.isfinite(matches.distances)]
 
 

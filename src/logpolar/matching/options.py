@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from logpolar.settings import DEFAULT_RATIO, check_settings, setting
+from logpolar.settings import DEFAULT_PAIR_RATIO, DEFAULT_RATIO, check_settings, setting
 
-FILTERS = ("none", "consensus")
+FILTERS = ("none", "consensus", "auto")
+
+
+_RATIO_HELP = "Ratio test: best over second best distance; 1 accepts all."
+_FILTER_HELP = (
+    "consensus: neighbouring matches must agree on the change of scale and rotation; auto: the same for keypoints with "
+    "sizes and angles, none for others."
+)
 
 
 @dataclass(frozen=True)
 class MatchingOptions:
     """Which keypoints match; ``ratio`` (None or 1 accepts all) and ``mutual`` are of nearest neighbours."""
 
-    ratio: float | None = setting(DEFAULT_RATIO, "Ratio test: best over second best distance; 1 accepts all.", 1e-3, 1)
+    ratio: float | None = setting(DEFAULT_RATIO, _RATIO_HELP, 1e-3, 1)
     mutual: bool = setting(True, "Matches are mutual nearest neighbours.")
-    filter: str = setting(
-        "none", "consensus: neighbouring matches must agree on the change of scale and rotation.", choices=FILTERS
-    )
-    matcher: str = setting("nearest", "nearest: nearest neighbours; otherwise a learned matcher, by its file.")
+    filter: str = setting("none", _FILTER_HELP, choices=FILTERS)
+    matcher: str = setting("nearest", _MATCHER_HELP)
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -26,3 +31,11 @@ class MatchingOptions:
     @property
     def learned(self) -> bool:
         return self.matcher != "nearest"
+
+
+@dataclass(frozen=True)
+class PairMatchingOptions(MatchingOptions):
+    """The defaults where the geometry of two images is estimated: a weaker ratio test, and the filter."""
+
+    ratio: float | None = setting(DEFAULT_PAIR_RATIO, _RATIO_HELP, 1e-3, 1)
+    filter: str = setting("auto", _FILTER_HELP, choices=FILTERS)

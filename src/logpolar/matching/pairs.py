@@ -8,8 +8,9 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
-from logpolar.errors import LogpolarError, in_words
+from logpolar.errors import LogpolarError
 from logpolar.settings import check_settings, setting
+from logpolar.storage.inputs import read_text
 
 if TYPE_CHECKING:  # the command line's options import this module, and numpy is slow to import
     from logpolar.types import FloatArray
@@ -71,6 +72,10 @@ def each_once(pairs: Iterable[Pair]) -> list[Pair]:
     return list(found.values())
 
 
+_MOST_WORDS = 100
+"""Of a line with two names that contain spaces."""
+
+
 def read_pairs(path: str | Path, names: Iterable[str]) -> list[Pair]:
     """Pairs from a text file with two names per line, as in hloc and COLMAP; each must be among ``names``.
 
@@ -78,13 +83,7 @@ def read_pairs(path: str | Path, names: Iterable[str]) -> list[Pair]:
     spaces if only one split of the line gives two known names.
     """
     known, found = set(names), list[Pair]()
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise LogpolarError(f"{path}: {in_words(error)}") from error
-    except UnicodeDecodeError as error:
-        raise LogpolarError(f"{path}: not a text file of pairs") from error
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_text(path, LogpolarError, "text file of pairs").splitlines(), 1):
         if line.strip() and not line.startswith("#"):
             found.append(_parse(line.strip(), known, f"{path}: line {number}"))
     if not found:
@@ -94,8 +93,8 @@ def read_pairs(path: str | Path, names: Iterable[str]) -> list[Pair]:
 
 def _parse(line: str, known: set[str], place: str) -> Pair:
     words = line.split()
-    if len(words) < 2:
-        raise LogpolarError(f"{place}: '{line}' is not a pair of two names")
+    if not 2 <= len(words) <= _MOST_WORDS:
+        raise LogpolarError(f"{place}: '{line[:200]}' is not a pair of two names")
     splits = [(" ".join(words[:here]), " ".join(words[here:])) for here in range(1, len(words))]
     good = [pair for pair in splits if set(pair) <= known]
     if not good:

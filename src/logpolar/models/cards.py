@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from logpolar.sampling.patterns import Pattern, check_entries, pattern_from_dict, pattern_to_dict
 from logpolar.settings import DESCRIPTOR_SIZE
+from logpolar.storage.inputs import parse_json
 
 ModelPrecision: TypeAlias = Literal["float32", "bfloat16", "int8"]
 _VARIANT_PRECISIONS = ("bfloat16", "int8")
@@ -127,7 +128,7 @@ class ModelCard:
     @classmethod
     def from_json(cls, text: str) -> ModelCard:
         """The inverse of ``to_json``; raises ``ValueError`` for anything else."""
-        values = json.loads(text)
+        values = parse_json(text)
         if isinstance(values, dict):
             values.setdefault("variant", None)
         check_entries(values, cls, "card")

@@ -18,7 +18,7 @@ import onnxruntime
 
 from logpolar.errors import MissingExtraError
 from logpolar.keypoints import Keypoints
-from logpolar.models.cards import ModelCard
+from logpolar.models.cards import ModelCard, NetworkOptions
 from logpolar.models.files import Model, write_model
 from logpolar.models.runtimes.onnxruntime_cpu import OnnxruntimeDescriber
 from logpolar.sampling import Pattern, sample_patches
@@ -34,6 +34,8 @@ except ImportError as missing:
     raise MissingExtraError("writing ONNX files", "onnx") from missing
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from logpolar.models.network import DescriptorNetwork
 
 _CHUNK = 32
@@ -70,10 +72,25 @@ def export_graph(network: DescriptorNetwork) -> bytes:
     Weights are initializers under their own names with external data: whoever runs the graph supplies them. The
     metadata hold the network's options.
     """
+    graph = _exported(network, network.options)
+    _strip(graph, set(network.state_dict()))
+    del graph.metadata_props[:]
+    graph.metadata_props.add(key="network", value=network.options.to_json())  # to be compared with the card
+    return bytes(graph.SerializeToString())
+
+
+def own_network_file(network: nn.Module, card: ModelCard) -> bytes:
+    """The ONNX file of a network that is not ours, weights inside, with the card in its metadata."""
+    file = _exported(network, card.network)
+    file.doc_string = f"{card.name}: {_NETWORK_CONVENTION}"
+    helper.set_model_props(file, {"card": card.to_json(), "convention": _NETWORK_CONVENTION})
+    return bytes(file.SerializeToString())
+
+
+def _exported(network: nn.Module, options: NetworkOptions) -> onnx.ModelProto:
     import torch
     from onnxscript import optimizer
 
-    options = network.options
     example = torch.zeros(2, options.rows, options.columns)
     exporter_log = logging.getLogger("torch.onnx")
     previous = exporter_log.level
@@ -98,11 +115,8 @@ def export_graph(network: DescriptorNetwork) -> bytes:
     # Runtimes fold a batch normalisation into its convolution only if all its parameters are plain constants.
     optimizer.fold_constants(program.model)
     optimizer.remove_unused_nodes(program.model)
-    graph = program.model_proto
-    _strip(graph, set(network.state_dict()))
-    del graph.metadata_props[:]
-    graph.metadata_props.add(key="network", value=options.to_json())  # to be compared with the card
-    return bytes(graph.SerializeToString())
+    graph: onnx.ModelProto = program.model_proto
+    return graph
 
 
 def _strip(model: onnx.ModelProto, weights: set[str]) -> None:

@@ -38,6 +38,7 @@ from logpolar.models.cards import ModelCard
 from logpolar.models.graphs import check_graph
 from logpolar.sampling.patterns import Pattern
 from logpolar.storage.atomic_io import write_whole
+from logpolar.storage.inputs import MAX_BYTES, check_regular
 from logpolar.types import FloatArray
 
 if TYPE_CHECKING:
@@ -191,6 +192,7 @@ def _in_order(content: bytes) -> bytes:
 
 def read_parts(path: Path, source: str, kind: str, versions: tuple[str, ...]) -> tuple[Weights, bytes, str]:
     """Weights, graph and card of a file in the format of model files, checked; ``source`` names it in errors."""
+    check_regular(path, ModelError, MAX_BYTES)
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}

@@ -6,11 +6,11 @@ since onnx is not part of every install: ONNX is protobuf, fields of a number an
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from logpolar.models.cards import NetworkOptions
 from logpolar.settings import DESCRIPTOR_SIZE
+from logpolar.storage.inputs import parse_json
 
 _OPERATORS = frozenset(
     {
@@ -48,7 +48,7 @@ _TENSOR_SHAPE, _TENSOR_NAME, _TENSOR_FILES, _TENSOR_PLACE = 1, 8, 13, 14
 def check_graph(graph: bytes, network: NetworkOptions, weights: Mapping[str, Sequence[int]]) -> None:
     """Raise ``ValueError`` unless a graph is that of a network, with these weights, by shape, supplied from outside."""
     body, nodes, described = _checked_body(graph, ["patches"], ["descriptors"], _OPERATORS)
-    if NetworkOptions.from_dict(json.loads(described)) != network:
+    if NetworkOptions.from_dict(parse_json(described)) != network:
         raise ValueError("it is of another network")
     if _layers(nodes, _shapes(body, weights)) != _expected_layers(network):
         raise ValueError("its convolutions are not those of the network")

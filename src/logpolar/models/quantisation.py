@@ -134,6 +134,7 @@ def to_int8(model: Model, patches: FloatArray) -> tuple[Weights, bytes]:
         extra_options={"OpTypesToExcludeOutputQuantization": ["Conv"]},
     )
     quantiser.quantize_model()
+    quantiser.model.topological_sort()  # readers of ONNX may insist on it, onnxruntime does not
     file = quantiser.model.model
     large = [tensor for tensor in file.graph.initializer if np.prod(tensor.dims) >= _SMALL]
     weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in large}

@@ -30,6 +30,7 @@ from logpolar.sfm.pycolmap_compat import (
     quiet,
     verification_options,
 )
+from logpolar.storage.atomic_io import check_space
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ def reconstruct_with_sift(
     claim_folder(output, reset=True)
     database = output / DATABASE
     remove_database(database)
+    check_space(database, 400 * options.keypoints * len(names))  # descriptors, keypoints, matches and SQLite's log
     with colmap_errors(f"{database}: COLMAP could not write it"), quiet():
         _extract(pycolmap, database, photos, names, options)
         verification = verification_options(options.seed)

@@ -40,6 +40,9 @@ from logpolar.types import FloatArray
 _MAX_IMAGES = 2147483647
 """The id of a pair is this times the smaller image id, plus the larger one."""
 
+_COLMAP_ERROR = "database_sqlite.cc"
+"""What errors of COLMAP begin with: the place in its source."""
+
 _KEPT_IMAGES = 256
 """Images whose keypoints are cached during verification."""
 
@@ -63,7 +66,7 @@ class Database:
         reason = f"pycolmap {self._pycolmap.__version__} cannot open this database; it may be of a newer COLMAP"
         with quiet(), colmap_errors(f"{self._name}: {reason}"):
             self._file = open_database(path)
-        self.images = self._read_images()
+            self.images = self._read_images()
 
     def __enter__(self) -> Database:
         return self
@@ -72,8 +75,8 @@ class Database:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._file.close()
-        if type(error) is RuntimeError:  # pycolmap's, of a full disk for example
-            with colmap_errors(f"{self._name}: COLMAP could not write it"):
+        if isinstance(error, RuntimeError | ValueError) and _COLMAP_ERROR in str(error):
+            with colmap_errors(f"{self._name}: COLMAP could not read or write it"):
                 raise error
 
     def _read_images(self) -> dict[str, DatabaseImage]:

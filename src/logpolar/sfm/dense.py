@@ -32,12 +32,16 @@ from logpolar.sfm.dense_record import (
 )
 from logpolar.sfm.mapper import DATABASE, MapperOptions, NoModelError, largest_model, registered_images, run_mapper
 from logpolar.sfm.pycolmap_compat import import_pycolmap_4, verification_options
+from logpolar.storage.atomic_io import check_space
 
 Matcher = Literal["exhaustive", "sequential"]
 MATCHERS: tuple[Matcher, ...] = get_args(Matcher)
 
 _BLOCK = 20
 """Pairs among this many photos are stored together: what a killed run loses, and what Ctrl-C waits for."""
+
+_BYTES_PER_PHOTO = 2**21
+"""What COLMAP's keypoints, descriptors and matches of a photo take in its database, about."""
 
 
 class ReconstructionError(LogpolarError):
@@ -238,6 +242,7 @@ def _bar(
 def _take_photos(job: _Job) -> dict[str, Any]:
     """Add all photos and their cameras at once: resumed feature extraction would make further cameras."""
     remove_database(Path(job.database))
+    check_space(Path(job.database), _BYTES_PER_PHOTO * len(job.images))
     left_out, sizes = _check_photos(job.images, job.progress)
     if job.options.single_camera and len(set(sizes.values())) > 1:
         examples = {size: name for name, size in sizes.items()}

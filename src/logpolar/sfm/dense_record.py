@@ -10,7 +10,6 @@ WORKSPACE/colmap.log                  COLMAP's output
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -23,6 +22,7 @@ from logpolar.sfm.database_files import remove_database
 from logpolar.sfm.mapper import DATABASE
 from logpolar.storage.atomic_io import check_place, made_within, within
 from logpolar.storage.documents import write_json
+from logpolar.storage.inputs import parse_json, read_bytes
 
 MAPPING, UNFINISHED, LINKS = "mapping", "unfinished", "photos"
 DENSE = ("images", "stereo", "run-colmap-geometric.sh", "run-colmap-photometric.sh", "sparse")
@@ -100,7 +100,7 @@ def open_record(workspace: Path, now: Record, products: Mapping[str, str], overw
 
 def _read(path: Path) -> Record:
     try:
-        record = Record(**json.loads(path.read_bytes()))
+        record = Record(**parse_json(read_bytes(path)))
         for name in record.photos:
             _link_path(path.parent, name)
     except (ValueError, TypeError, StorageError) as error:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from logpolar.errors import StorageError, some_of
 from logpolar.matching.pairs import Pair, each_once
 from logpolar.settings import check_settings, setting
-from logpolar.storage.atomic_io import within
+from logpolar.storage.atomic_io import check_space, within
 
 if TYPE_CHECKING:  # the command line builds its options from this module; the rest is slow to import
     from logpolar.features.files import FeatureFile
@@ -70,6 +70,7 @@ def export_database(
         names = file.names()
         links = stack.enter_context(open_matches(matches, names)) if matches else None
         half = stack.enter_context(written_atomically(output, overwrite))
+        check_room(half, file.path, links.path if links else None)
         if cameras:
             copy_database(Path(cameras), half)
         database = stack.enter_context(Database(half, Path(cameras) if cameras else None))
@@ -87,6 +88,11 @@ def export_database(
             wanted = links.pairs() if pairs is None else pairs
             write_matches(database, file, links, wanted, options.seed if options.verify else None, progress)
     return read_content(output)
+
+
+def check_room(output: Path, features: Path, matches: Path | None) -> None:
+    """Raise unless the disk has room for a database of these files, and SQLite's log: COLMAP would crash."""
+    check_space(output, 2 * features.stat().st_size + (2 * matches.stat().st_size if matches else 0))
 
 
 def check_photos(folder: Path, names: Sequence[str], source: str) -> None:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import threading
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from logpolar.errors import LogpolarError, StorageError
+from logpolar.sfm.binary_models import check_complete
 from logpolar.sfm.database_files import connect
 from logpolar.sfm.pycolmap_compat import colmap_errors, import_pycolmap, quiet, set_known
 from logpolar.storage.documents import write_json
+from logpolar.storage.inputs import parse_json, read_bytes
 
 DATABASE, MODELS, REPORT = "database.db", "sparse", "report.json"
 """What a folder of models holds. The report also marks the folder as ours."""
+PAGE, POINTS, SUMMARY = "report.html", "points.ply", "summary.png"
+"""What is written beside it to look at."""
 
 
 class NoModelError(LogpolarError):
@@ -55,6 +59,7 @@ class SfmReport:
     mean_track_length: float
     mean_reprojection_error: float
     made_of: str = ""  # digest of the inputs and settings of database and models
+    seconds: dict[str, float] = field(default_factory=dict)  # of each stage, in the run that made the model
 
     @property
     def unregistered(self) -> int:
@@ -118,14 +123,16 @@ def map_database(
     made_of: str,
     left_out: Mapping[str, str] | None = None,
     progress: bool = False,
+    seconds: Mapping[str, float] | None = None,
 ) -> SfmReport:
     """Map a verified database into ``output/sparse`` and ``output/report.json``.
 
     Models of an earlier run are replaced only once the new ones are complete. ``left_out`` are photos that could not be
-    read, and so are not in the database.
+    read, and so are not in the database. ``seconds``: what the stages before took.
     """
     from tqdm import tqdm
 
+    began = time.perf_counter()
     with connect(database) as tables:
         (images,) = tables.execute("SELECT COUNT(*) FROM images").fetchone()
         pairs, verified = tables.execute("SELECT COUNT(*), COUNT(NULLIF(rows, 0)) FROM two_view_geometries").fetchone()
@@ -136,6 +143,8 @@ def map_database(
     try:
         with bar, quiet(), colmap_errors(f"{database}: COLMAP could not map it"):
             models = run_mapper(database, photos, half, options, bar.update)
+            for model in half.iterdir():
+                check_complete(model)  # COLMAP does not notice a full disk
         shutil.rmtree(place, ignore_errors=True)
         half.rename(place)
     except NoModelError as error:
@@ -155,6 +164,7 @@ def map_database(
         mean_track_length=best.compute_mean_track_length(),
         mean_reprojection_error=best.compute_mean_reprojection_error(),
         made_of=made_of,
+        seconds={**(seconds or {}), "mapping": round(time.perf_counter() - began, 3)},
     )
     write_json(output / REPORT, asdict(report), indent=1)
     return report
@@ -172,12 +182,13 @@ def registered_images(model: Any) -> list[RegisteredImage]:
 def read_report(output: Path) -> SfmReport | None:
     """Report of an earlier run, if it is readable and its models exist."""
     try:
-        found = json.loads((output / REPORT).read_bytes())
+        found = parse_json(read_bytes(output / REPORT))
         registered = [
             RegisteredImage(each["name"], each["points"], tuple(each["centre"])) for each in found["registered"]
         ]
-        report = SfmReport(**{**found, "registered": registered})
-    except (OSError, ValueError, TypeError, KeyError):
+        kept = {each.name: found[each.name] for each in fields(SfmReport) if each.name in found}
+        report = SfmReport(**{**kept, "registered": registered})
+    except (StorageError, ValueError, TypeError, KeyError):
         return None
     return report if (output / MODELS).is_dir() else None
 
@@ -189,8 +200,8 @@ def claim_folder(output: Path, *made: str, reset: bool = False) -> None:
     ``reset`` an earlier report, which no longer holds, is replaced.
     """
     try:
-        ours = "made_of" in json.loads((output / REPORT).read_bytes())
-    except (OSError, ValueError, TypeError):
+        ours = "made_of" in parse_json(read_bytes(output / REPORT))
+    except (StorageError, ValueError, TypeError):
         ours = False
     foreign = [name for name in (DATABASE, MODELS, REPORT, *made) if not ours and (output / name).exists()]
     if foreign:

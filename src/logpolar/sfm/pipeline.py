@@ -4,6 +4,7 @@ OUTPUT/features.h5, matches.h5, pairs.txt   as written by `extract` and `match-f
 OUTPUT/database.db                          the verified COLMAP database
 OUTPUT/sparse/0, 1, ...                     the models, as COLMAP's mapper writes them
 OUTPUT/report.json                          figures of the largest model, and a digest of all inputs and settings
+OUTPUT/report.html, points.ply, summary.png written by `logpolar sfm` to look at, see reports.py
 OUTPUT/repeats/SEED/sparse, report.json     the same for other seeds, see ``map_again``
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,15 +23,26 @@ from logpolar.matching.pairs import Pair, PairingOptions, choose_pairs, read_pai
 from logpolar.settings import setting
 from logpolar.sfm.database_files import digest_rows
 from logpolar.sfm.export import CameraMode, ExportOptions, camera_mode_setting, export_database
-from logpolar.sfm.mapper import DATABASE, MapperOptions, SfmReport, claim_folder, map_database, read_report
+from logpolar.sfm.mapper import (
+    DATABASE,
+    PAGE,
+    POINTS,
+    REPORT,
+    SUMMARY,
+    MapperOptions,
+    SfmReport,
+    claim_folder,
+    map_database,
+    read_report,
+)
 from logpolar.sfm.pycolmap_compat import import_pycolmap
-from logpolar.storage.atomic_io import check_place, write_whole
+from logpolar.storage.atomic_io import Lock, check_place, write_whole
 
 if TYPE_CHECKING:  # the command line builds its options from this module; the rest is slow to import
     from logpolar.features.batch import OpenExtractor
     from logpolar.matching.options import MatchingOptions
 
-FEATURES, MATCHES, PAIRS, SUMMARY, REPEATS = "features.h5", "matches.h5", "pairs.txt", "summary.png", "repeats"
+FEATURES, MATCHES, PAIRS, REPEATS = "features.h5", "matches.h5", "pairs.txt", "repeats"
 
 
 @dataclass(frozen=True)
@@ -52,12 +65,13 @@ def reconstruct(
     overwrite: bool = False,
     progress: bool = False,
     say: Callable[[str], None] = lambda line: None,
+    device: str = "cpu",
 ) -> SfmReport:
     """Features, pairs, matches, database and model of the photos in a folder, with COLMAP's incremental mapper.
 
     A second call resumes an interrupted run and adds new photos. Files made with other settings are refused;
     ``overwrite`` starts over. A folder with a COLMAP project that was not made here is refused either way. ``pairs`` is
-    a text file of pairs that replaces the pairing of ``options``.
+    a text file of pairs that replaces the pairing of ``options``. ``device``: where pairs are matched.
     """
     from logpolar.features.batch import extract_images
     from logpolar.images import find_images
@@ -75,32 +89,50 @@ def reconstruct(
     if not output.is_dir():
         check_place(output)
         output.mkdir()
-    # Pairs beside features are those of an unfinished run of version 0.1, which wrote no report before the end.
-    given = pairs and Path(pairs).resolve() == (output / PAIRS).resolve()
-    claim_folder(output, SUMMARY, *([] if given or (output / FEATURES).exists() else [PAIRS]))
-    say(f"features of {len(images)} photos")
-    left_out = extract_images(images, output / FEATURES, open_extractor, jobs, overwrite, progress).failed
-    if len(images) - len(left_out) < 2:
-        reason = next(iter(left_out.values()))
-        raise LogpolarError(f"{photos}: a reconstruction needs at least two readable photos; {reason}")
-    chosen = _choose(output, sorted(set(images) - set(left_out)), options, pairs)
-    say(f"matches of {len(chosen)} pairs")
-    match_pairs(output / FEATURES, output / MATCHES, chosen, matching, jobs, overwrite, progress)
-    with MatchFile(output / MATCHES) as file:
-        content = [sorted(chosen), file.settings, asdict(options)]
-    made_of = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-    before = read_report(output)
-    if not overwrite and before and before.made_of == made_of:
-        say("database and model are up to date")
-        return before
-    say("database and verification")
-    claim_folder(output, reset=True)
-    export = ExportOptions(options.camera_mode, seed=options.seed)
-    files = output / FEATURES, output / MATCHES, output / DATABASE
-    written = export_database(*files, photos, options=export, overwrite=True, progress=progress, pairs=chosen)
-    say(f"mapping: {written.verified} of {written.pairs} pairs verified")
-    mapping = MapperOptions(options.seed, options.min_model_size)
-    return map_database(output / DATABASE, photos, output, mapping, made_of, left_out, progress)
+    with Lock(output / REPORT):
+        # Pairs beside features are those of an unfinished run of version 0.1, which wrote no report before the end.
+        given = pairs and Path(pairs).resolve() == (output / PAIRS).resolve()
+        clock = _Stopwatch()
+        claim_folder(output, PAGE, POINTS, SUMMARY, *([] if given or (output / FEATURES).exists() else [PAIRS]))
+        say(f"features of {len(images)} photos")
+        left_out = extract_images(images, output / FEATURES, open_extractor, jobs, overwrite, progress).failed
+        clock.lap("features")
+        if len(images) - len(left_out) < 2:
+            reason = next(iter(left_out.values()))
+            raise LogpolarError(f"{photos}: a reconstruction needs at least two readable photos; {reason}")
+        chosen = _choose(output, sorted(set(images) - set(left_out)), options, pairs)
+        clock.lap("pairs")
+        say(f"matches of {len(chosen)} pairs")
+        match_pairs(output / FEATURES, output / MATCHES, chosen, matching, jobs, overwrite, progress, device)
+        clock.lap("matches")
+        with MatchFile(output / MATCHES) as file:
+            content = [sorted(chosen), file.settings, asdict(options)]
+        made_of = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        before = read_report(output)
+        if not overwrite and before and before.made_of == made_of:
+            say("database and model are up to date")
+            return before
+        say("database and verification")
+        claim_folder(output, reset=True)
+        export = ExportOptions(options.camera_mode, seed=options.seed)
+        files = output / FEATURES, output / MATCHES, output / DATABASE
+        written = export_database(*files, photos, options=export, overwrite=True, progress=progress, pairs=chosen)
+        clock.lap("verification")
+        say(f"mapping: {written.verified} of {written.pairs} pairs verified")
+        mapping = MapperOptions(options.seed, options.min_model_size)
+        return map_database(output / DATABASE, photos, output, mapping, made_of, left_out, progress, clock.seconds)
+
+
+class _Stopwatch:
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, stage: str) -> None:
+        """What has passed since the last call was spent in this stage."""
+        now = time.perf_counter()
+        self.seconds[stage] = round(now - self._last, 3)
+        self._last = now
 
 
 def _choose(output: Path, names: list[str], options: SfmOptions, pairs: str | Path | None) -> list[Pair]:

@@ -54,7 +54,7 @@ def colmap_errors(what: str) -> Iterator[None]:
     """Turn errors of pycolmap into ours: what failed, and the first line of its reason."""
     try:
         yield
-    except (RuntimeError, ValueError, IndexError) as error:
+    except (RuntimeError, ValueError, LookupError, TypeError, OverflowError, MemoryError) as error:
         raise StorageError(f"{what} ({first_line(error)})") from error
 
 

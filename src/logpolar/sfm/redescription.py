@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Literal, get_args
 from logpolar.errors import LogpolarError, StorageError
 from logpolar.matching.pairs import PAIRINGS, Pair, PairingOptions, choose_pairs, read_pairs
 from logpolar.settings import setting
-from logpolar.sfm.export import check_photos, check_size, verify_setting, write_features, write_matches
+from logpolar.sfm.export import check_photos, check_room, check_size, verify_setting, write_features, write_matches
 from logpolar.storage.atomic_io import within
+from logpolar.storage.inputs import read_text
 
 if TYPE_CHECKING:  # the command line builds its options from this module; the rest is slow to import
     from logpolar.features.batch import OpenExtractor
@@ -52,6 +53,7 @@ def redescribe_database(
     jobs: int = 1,
     overwrite: bool = False,
     progress: bool = False,
+    device: str = "cpu",
 ) -> DatabaseReport:
     """Describe the keypoints of a database, with their stored scale and orientation, match and verify them.
 
@@ -60,6 +62,7 @@ def redescribe_database(
     it, OUTPUT.features.h5 and OUTPUT.matches.h5, which are removed at the end. An output that was made of the same
     source with the same settings is recognised and left alone. ``pairs`` is a text file of pairs that replaces the
     pairing of ``options``. Photos that cannot be described are an error: the result would be incomplete.
+    ``device``: where pairs are matched.
     """
     from logpolar.features.files import FeatureFile
     from logpolar.matching.files import MatchFile, match_pairs
@@ -79,7 +82,7 @@ def redescribe_database(
         raise StorageError(f"{output}: is the database to describe; choose another output")
     features, matches = (output.with_name(f"{output.name}.{what}.h5") for what in ("features", "matches"))
     keypoints = digest_rows(source, _KEYPOINTS, source.name)
-    given_pairs = Path(pairs).read_text() if pairs and Path(pairs).is_file() else ""
+    given_pairs = read_text(pairs, LogpolarError, "text file of pairs") if pairs and Path(pairs).is_file() else ""
     settings = keypoints, asdict(options), matching or MatchingOptions(), given_pairs, open_extractor().settings
     made_of = digest_rows(source, _PAIRS, settings)
     if overwrite or not is_marked(output, made_of):
@@ -94,7 +97,8 @@ def redescribe_database(
                     for name in names:
                         check_size(name, file.image_size(name), database.images[name].size)
                     chosen = _choose(file, options, own_pairs, source, pairs)
-                match_pairs(features, matches, chosen, matching, jobs, overwrite, progress)
+                match_pairs(features, matches, chosen, matching, jobs, overwrite, progress, device)
+                check_room(half, features, matches)
                 database.clear()
                 with FeatureFile(features) as file, MatchFile(matches) as links:
                     write_features(database, file, names, keypoints=False)

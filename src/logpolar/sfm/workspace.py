@@ -79,10 +79,14 @@ def read_workspace(folder: str | Path, need_depth: bool = True) -> Scene:
 def _find_model(folder: Path) -> Path:
     places = (folder / "sparse", folder / "sparse" / "0")
     for place in places:
-        for names in _MODEL_FILES:
-            if all((place / name).is_file() for name in names):
-                return place
+        if has_model(place):
+            return place
     raise StorageError(f"{folder}: no sparse model (cameras, images and points3D as .bin or .txt) in {places[0]}")
+
+
+def has_model(place: Path) -> bool:
+    """Whether the folder has the files of a sparse model, binary or text."""
+    return any(all((place / name).is_file() for name in names) for names in _MODEL_FILES)
 
 
 def read_model(place: Path) -> Any:

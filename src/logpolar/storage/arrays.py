@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from logpolar.errors import LogpolarError, StorageError
+from logpolar.storage.inputs import check_regular
 
 MAX_BYTES = 2**30
 """Largest array that is read: the descriptors of two million keypoints."""
@@ -80,14 +81,11 @@ def opened(path: Path, words: str = "HDF5 file") -> Iterator[h5py.File]:
 
 def open_file(path: Path) -> h5py.File:
     """Open a file for reading; ``close`` it."""
-    if path.is_dir():
-        raise StorageError(f"{path}: is a folder, not a file")
-    if path.exists() and not path.is_file():
-        raise StorageError(f"{path}: is a pipe or a device, not a file")
+    if not path.exists():
+        raise StorageError(f"{path}: no such file")
+    check_regular(path)
     try:
         return h5py.File(path, "r")
-    except FileNotFoundError as error:
-        raise StorageError(f"{path}: no such file") from error
     except _DAMAGE as error:
         raise StorageError(f"{path}: not an HDF5 file, or a damaged one; delete it or choose another") from error
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from logpolar.errors import LogpolarError, StorageError, in_words
+
+_SLACK = 2**19
+"""Bytes that a database takes without content, with its log."""
 
 
 def check_place(path: Path, error: type[LogpolarError] = LogpolarError) -> None:
@@ -31,6 +35,15 @@ def check_output(path: Path, *inputs: Path) -> None:
         raise LogpolarError(f"{path}: cannot be written ({in_words(error)})") from error
     if not existed:
         path.unlink()
+
+
+def check_space(path: Path, needed: int) -> None:
+    """Raise unless the disk has this much space for a file, for libraries that crash on a full one."""
+    needed += _SLACK
+    free = shutil.disk_usage(path.parent).free
+    if free < needed:
+        missing = f"{free / 2**20:.1f} MB are free, about {needed / 2**20:.1f} MB are needed"
+        raise StorageError(f"{path}: no space left on the disk ({missing})")
 
 
 def check_picture(path: Path, *inputs: Path) -> None:
@@ -76,17 +89,72 @@ def write_whole(path: Path, data: bytes) -> None:
 def replacing(path: Path) -> Iterator[Path]:
     """A path to write a file to, which replaces ``path`` atomically on success and is removed on failure.
 
-    An ``OSError`` names ``path``, not the temporary file.
+    Of two processes one waits for the other. An ``OSError`` names ``path``, not the temporary file.
     """
     half = path.with_name(f".{path.name}.half")
     try:
-        yield half
-        flush(half)
-        half.replace(path)
+        with _held(half):
+            try:
+                yield half
+                flush(half)
+                half.replace(path)
+            finally:
+                half.unlink(missing_ok=True)
     except OSError as error:
         raise type(error)(error.errno, error.strerror, str(path)) from error
+
+
+@contextlib.contextmanager
+def _held(path: Path, wait: bool = True) -> Iterator[None]:
+    """Create a file and lock it; the lock dies with its holder. Raises ``BlockingIOError`` if it is not to wait."""
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            with contextlib.suppress(ImportError):  # Windows has no flock; it refuses to replace an open file instead
+                import fcntl
+
+                fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(handle), path.stat()):
+                    break
+            os.close(handle)  # its holder has removed or renamed it meanwhile
+        except BaseException:
+            os.close(handle)
+            raise
+    try:
+        if os.name != "posix":
+            os.close(handle)
+        yield
     finally:
-        half.unlink(missing_ok=True)
+        if os.name == "posix":
+            os.close(handle)
+
+
+class Lock:
+    """Keeps other processes from writing the same file or folder; released when the process ends, even if killed.
+
+    With ``wait`` it is their turn after this one, otherwise they are told.
+    """
+
+    def __init__(self, path: Path, wait: bool = False) -> None:
+        check_place(path, StorageError)
+        self._path = path.with_name(path.name + ".lock")
+        self._held = contextlib.ExitStack()
+        try:
+            self._held.enter_context(_held(self._path, wait))
+        except BlockingIOError as error:
+            raise StorageError(f"{path}: another process is writing this file") from error
+        except OSError as error:
+            raise StorageError(f"{path}: cannot be written ({in_words(error)})") from error
+
+    def release(self) -> None:
+        self._path.unlink(missing_ok=True)
+        self._held.close()
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
 
 
 def flush(path: Path) -> None:

@@ -7,23 +7,20 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from logpolar.errors import StorageError, in_words
 from logpolar.storage.arrays import Array, close, damage, open_file, opened, read_group
-from logpolar.storage.atomic_io import check_place, flush
-
-_MAX_DEPTH = 100
-"""Deepest nesting of settings: deeper ones overflow the stack."""
+from logpolar.storage.atomic_io import Lock, flush
+from logpolar.storage.hdf5_output import writing
+from logpolar.storage.inputs import parse_json
 
 Write: TypeAlias = Callable[[Any], None]
 OpenFile = TypeVar("OpenFile", bound="Hdf5File")
@@ -87,9 +84,7 @@ def read_header(file: Any, path: Path, expected: FileKind) -> dict[str, Any]:
         this = f"this logpolar reads version {expected.version}"
         raise StorageError(f"{path}: {expected.words} version {version}, but {this}")
     try:
-        if max(accumulate((each in "[{") - (each in "]}") for each in settings), default=0) > _MAX_DEPTH:
-            raise ValueError("settings nested too deep")
-        return dict(json.loads(settings))
+        return dict(parse_json(settings))
     except (TypeError, ValueError) as error:
         raise StorageError(f"{path}: the header of this {expected.words} is damaged") from error
 
@@ -101,6 +96,8 @@ class Hdf5Writer:
     is written to the spare copy, which then replaces the file by an atomic rename; the former file becomes the spare,
     one addition behind, and catches up with the next. HDF5 readers are safe meanwhile (its locks keep the writer off
     files they have open); before copying the file with other tools, wait for the end of the run.
+
+    With ``overwrite`` all of this happens beside an existing file, which is replaced when the block ends without error.
     """
 
     reader: type[Hdf5File]
@@ -109,17 +106,20 @@ class Hdf5Writer:
     def __init__(self, path: str | Path, settings: Mapping[str, Any], overwrite: bool = False) -> None:
         self.path = Path(path)
         self.settings: dict[str, Any] = json.loads(json.dumps(settings))  # as it will be read back
-        self._spare = self.path.with_name(self.path.name + ".spare")
-        self._former = self.path.with_name(self.path.name + ".former")
+        self._current = self.path  # the file that grows
+        self._spare, self._former, self._new = (
+            self.path.with_name(self.path.name + ending) for ending in (".spare", ".former", ".new")
+        )
         self._behind: list[Write] = []  # additions that the spare copy lacks
-        self._lock = _Lock(self.path)
+        self._resumed = False
+        self._lock = Lock(self.path)
         try:
-            self._drop_spare()
+            self._drop_temporary()
             if self.path.exists():
                 with opened(self.path, self.reader.kind.words) as file:
                     read_header(file, self.path, self.reader.kind)  # a file of another kind is not ours to change
                 if overwrite:
-                    self.path.unlink()
+                    self._current = self._new
                 else:
                     self._check_existing()
         except BaseException:
@@ -129,21 +129,31 @@ class Hdf5Writer:
 
     def __enter__(self: OpenWriter) -> OpenWriter:
         try:
-            if not self.path.exists():
+            if not self._current.exists():
                 self._add(self._start)
         except BaseException:
             self._close()
             raise
         return self
 
+    def discard(self) -> None:
+        """Remove the file, which would be empty; one that was to be overwritten stays."""
+        self._current.unlink()
+        self._current = self.path
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._close()
+        try:
+            if kind is None and self._current != self.path:
+                self._current.replace(self.path)
+                _flush_folder(self.path)
+        finally:
+            self._close()
 
     def _close(self) -> None:
         atexit.unregister(self._close)
-        self._drop_spare()
+        self._drop_temporary()
         self._lock.release()
 
     def _check_existing(self) -> None:
@@ -155,6 +165,7 @@ class Hdf5Writer:
                     difference = self._difference(key, before.get(key), now.get(key))
                     raise StorageError(f"{self.path}: was made {difference}; {self.advice}")
             self._resume(file)
+        self._resumed = True
 
     def _difference(self, key: str, before: Any, now: Any) -> str:
         """A changed setting in words, to follow "was made"."""
@@ -168,7 +179,7 @@ class Hdf5Writer:
 
     def _add(self, write: Write) -> None:
         try:
-            with self._open_spare() as file:
+            with self._open_spare() as file, self._earlier_damage():
                 for each in (*self._behind, write):
                     each(file)
             flush(self._spare)
@@ -176,68 +187,54 @@ class Hdf5Writer:
         except BaseException as error:
             self._spare.unlink(missing_ok=True)  # may hold half an addition; the next starts from a copy
             if isinstance(error, OSError):
-                raise StorageError(f"{self.path}: cannot be written ({error})") from error
+                raise StorageError(f"{self.path}: cannot be written ({in_words(error)})") from error
             raise
         self._behind = [write]
 
-    def _open_spare(self) -> Any:
-        if self._spare.exists():
-            try:
-                return h5py.File(self._spare, "a")
-            except OSError:
-                # A reader still has the former file open: leave it alone and start from a copy.
-                self._spare.unlink()
-        self._behind = []
-        if self.path.exists():
-            shutil.copyfile(self.path, self._spare)
-            return h5py.File(self._spare, "a")
-        file = h5py.File(self._spare, "w")
-        kind = self.reader.kind
-        file.attrs.update(format=kind.format, version=kind.version, settings=json.dumps(self.settings))
-        return file
+    def _earlier_damage(self) -> contextlib.AbstractContextManager[None]:
+        """An earlier file may be damaged where nothing has been read, but something is to be written."""
+        return damage(self.path, self.reader.kind.words, "its structure") if self._resumed else contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def _open_spare(self) -> Iterator[Any]:
+        with contextlib.ExitStack() as stack:
+            if self._spare.exists():
+                try:
+                    file = stack.enter_context(writing(self._spare, "a"))
+                except BlockingIOError:
+                    # A reader still has the former file open: leave it alone and start from a copy.
+                    self._spare.unlink()
+            if not self._spare.exists():
+                self._behind = []
+                exists = self._current.exists()
+                if exists:
+                    shutil.copyfile(self._current, self._spare)
+                file = stack.enter_context(writing(self._spare, "a" if exists else "w"))
+                if not exists:
+                    kind = self.reader.kind
+                    file.attrs.update(format=kind.format, version=kind.version, settings=json.dumps(self.settings))
+            yield file
 
     def _swap(self) -> None:
         """Replace the file by the spare copy; with hard links, the former file becomes the spare."""
         kept = False
         with contextlib.suppress(OSError):
-            self._former.hardlink_to(self.path)
+            self._former.hardlink_to(self._current)
             kept = True
-        self._spare.replace(self.path)
+        self._spare.replace(self._current)
         if kept:
             self._former.replace(self._spare)
-        if os.name == "posix":
-            flush(self.path.parent)  # the rename itself
+        _flush_folder(self._current)
 
-    def _drop_spare(self) -> None:
-        for path in (self._spare, self._former):
+    def _drop_temporary(self) -> None:
+        for path in (self._spare, self._former, self._new):
             path.unlink(missing_ok=True)
 
 
-class _Lock:
-    """Keeps other processes from writing the same file; released when the process ends, even if it is killed."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path.with_name(path.name + ".lock")
-        check_place(path, StorageError)
-        try:
-            self._file = self._path.open("w")
-        except OSError as error:
-            raise StorageError(f"{path}: cannot be written ({in_words(error)})") from error
-        try:
-            import fcntl
-
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not os.path.samestat(os.fstat(self._file.fileno()), self._path.stat()):
-                raise OSError("the lock was released and taken again in between")
-        except ImportError:  # Windows has no flock; it refuses to replace an open file instead
-            pass
-        except OSError as error:
-            self._file.close()
-            raise StorageError(f"{path}: another process is writing this file") from error
-
-    def release(self) -> None:
-        self._path.unlink(missing_ok=True)
-        self._file.close()
+def _flush_folder(path: Path) -> None:
+    """Flush the rename of a file itself."""
+    if os.name == "posix":
+        flush(path.parent)
 
 
 def _renamed(key: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:

@@ -6,15 +6,17 @@ or someone who replaced the file, put there.
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.lib import format as npy
 
 from logpolar.errors import LogpolarError, in_words
+from logpolar.storage.inputs import check_regular
 
 
 def read_object(path: str | Path) -> Any:
@@ -23,6 +25,7 @@ def read_object(path: str | Path) -> Any:
     Allowed are dictionaries, lists, tuples, sets, text, bytes, numbers, and numpy arrays and scalars of these; anything
     else is refused.
     """
+    check_regular(Path(path), LogpolarError)
     try:
         with Path(path).open("rb") as file:
             version = npy.read_magic(file)
@@ -54,12 +57,24 @@ def _latin1(text: str, encoding: str = "latin1") -> bytes:
     return text.encode("latin1")
 
 
+_RECONSTRUCT: Any
 _RECONSTRUCT, _SCALAR = np.zeros(0).__reduce__()[0], np.float64(0).__reduce__()[0]
+_NDARRAY = "numpy.ndarray"
+"""In the place of the type, which nobody is to call."""
+
+
+def _empty_array(kind: str, shape: tuple[int, ...], code: bytes) -> Any:
+    """An array before its state is set: empty, as numpy stores it."""
+    if kind != _NDARRAY or shape != (0,):
+        raise _RefusedError("it asks for memory")
+    return _RECONSTRUCT(np.ndarray, shape, code)
+
+
 _ALLOWED: dict[tuple[str, str], Any] = {
-    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "ndarray"): _NDARRAY,
     ("numpy", "dtype"): np.dtype,
     # numpy 2 renamed its inner modules; either version reads files of both.
-    **{(f"numpy.{core}.multiarray", "_reconstruct"): _RECONSTRUCT for core in ("core", "_core")},
+    **{(f"numpy.{core}.multiarray", "_reconstruct"): _empty_array for core in ("core", "_core")},
     **{(f"numpy.{core}.multiarray", "scalar"): _SCALAR for core in ("core", "_core")},
     ("_codecs", "encode"): _latin1,
     ("collections", "OrderedDict"): OrderedDict,
@@ -67,8 +82,26 @@ _ALLOWED: dict[tuple[str, str], Any] = {
 }
 
 
-class _PlainUnpickler(pickle.Unpickler):
+_Unpickler: Any = pickle._Unpickler
+"""The one in Python: that in C takes as much memory as the largest index of a stored object asks for."""
+
+
+class _PlainUnpickler(_Unpickler):  # type: ignore[misc]
+    dispatch: ClassVar[dict[int, Any]] = dict(_Unpickler.dispatch)
+
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:
-            raise _RefusedError(f"it asks for {module}.{name}")
+            asked = f"{module}.{name}".encode("unicode_escape").decode()  # anything, line breaks for example
+            raise _RefusedError(f"it asks for {asked}")
         return _ALLOWED[module, name]
+
+    def load_build(self) -> None:
+        """Set an object's state; numpy allocates objects by the shape, before it sees how many there are."""
+        state, target = self.stack[-1], self.stack[-2]
+        if isinstance(target, np.ndarray) and isinstance(state[-1], list) and len(state[-1]) != math.prod(state[1]):
+            raise _RefusedError("it asks for memory")
+        super().load_build()
+
+    dispatch[pickle.BUILD[0]] = load_build
+    for unused in (pickle.BYTEARRAY8, pickle.NEXT_BUFFER, pickle.PERSID, pickle.BINPERSID):
+        del dispatch[unused[0]]

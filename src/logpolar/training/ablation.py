@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from logpolar.datasets.files import CorrespondenceFile, file_names
+from logpolar.errors import LogpolarError, StorageError
 from logpolar.evaluation.pairs import Score, mean_score, score_file
 from logpolar.models.describers import open_describer
 from logpolar.sampling.patterns import Cartesian, LogPolar, Pattern
 from logpolar.storage.atomic_io import write_whole
 from logpolar.storage.documents import markdown_table, write_json
+from logpolar.storage.inputs import parse_json, read_bytes
 from logpolar.training.config import find_files
 from logpolar.training.data import load_training_data
 from logpolar.training.options import TrainingConfig
@@ -52,13 +54,16 @@ def ablate(
     """
     device = World().device(config.run.device)
     sources = [find_files(source) for source in config.data]
+    trained = {path.resolve() for files in sources for path in files}
+    for path in tests:
+        if path.resolve() in trained:
+            raise LogpolarError(f"{path}: is among the training files; test on files that are not trained on")
+        CorrespondenceFile(path).close()  # raises if unreadable, before hours are spent
     copies = config.augmentation.used_copies
     data = load_training_data(
         sources, config.batch.per_pair, device, progress=progress, copies=copies, seed=config.run.seed
     )
     files, split = (list(tests), None) if tests else ([path for each in sources for path in each], "validation")
-    for path in tests:
-        CorrespondenceFile(path).close()  # raises if unreadable, before hours are spent
     rows = []
     for kind in ("cartesian", "log-polar"):
         for lambda_ in lambdas:
@@ -82,11 +87,19 @@ def with_support(base: Pattern, kind: str, lambda_: float) -> Pattern:
     return make(lambda_, base.rows, base.columns, antialias=base.antialias, outside=base.outside)
 
 
+def _stored_scores(target: Path) -> dict[str, Any]:
+    try:
+        stored = parse_json(read_bytes(target))
+        return {name: Score.from_dict(values).to_dict() for name, values in stored.items()}
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise StorageError(f"{target}: not the scores of an ablation; delete it") from error
+
+
 def _scores(
     model: Path, files: Sequence[Path], split: str | None, pairs: int, target: Path, device: str
 ) -> dict[str, Score]:
     """Scores by file; ``target`` stores those already computed."""
-    known = json.loads(target.read_text()) if target.exists() else {}
+    known = _stored_scores(target) if target.exists() else {}
     describer = open_describer(model, device=device, precision="float32", runtime="torch")
     names = file_names(files)
     for path, name in zip(files, names, strict=True):

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from logpolar.evaluation.pairs import Score
-from logpolar.models import Model
 from logpolar.models.cards import ModelCard
 from logpolar.storage.documents import versions
 from logpolar.training.config import config_to_dict
@@ -27,8 +26,9 @@ def make_card(
     seconds: float,
     device: torch.device,
     world: World,
-    teacher: Model | None = None,
+    parts: Mapping[str, Any] | None = None,
 ) -> ModelCard:
+    """``parts``: the ``identity`` of the config's ``Parts``."""
     recipe = config_to_dict(config)
     training: dict[str, Any] = {
         "data": config.sources or "not stated",
@@ -38,7 +38,7 @@ def make_card(
         "scenes_and_photos": data.groups,
         **{key: recipe[key] for key in ("batch", "augmentation", "loss", "optimisation")},
         "shares": [source.share for source in config.data],
-        **({"distillation": about_teacher(config, teacher)} if teacher else {}),
+        **(parts or {}),
         "seed": config.run.seed,
         "seconds": round(seconds),
         "hardware": f"{world.size} x {torch.cuda.get_device_name(device) if device.type == 'cuda' else 'CPU'}",
@@ -48,8 +48,3 @@ def make_card(
     figures = {"validation": {"mean": summary(dict(scores)).to_dict(), **validation}} if scores else {}
     about = config.name, config.description, config.sampling, config.network
     return ModelCard(*about, training, figures, config.licence)
-
-
-def about_teacher(config: TrainingConfig, teacher: Model) -> dict[str, Any]:
-    """The teacher, identified by its digest rather than its path."""
-    return {"teacher": teacher.name, "digest": teacher.digest, "weight": config.distillation.weight}

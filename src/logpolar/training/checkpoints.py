@@ -13,6 +13,7 @@ from logpolar.errors import LogpolarError
 from logpolar.storage.atomic_io import write_whole
 
 _FORMAT, _VERSION = "logpolar-checkpoint", 2
+_LAYOUT = {"step": int, "trainer": dict, "seconds": float | int, "scores": dict, "config": dict, "data": list}
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
@@ -32,4 +33,7 @@ def load_checkpoint(path: Path, device: torch.device | str) -> dict[str, Any]:
         raise LogpolarError(f"{path}: not a checkpoint of logpolar")
     if state.get("version") != _VERSION:
         raise LogpolarError(f"{path}: checkpoint version {state.get('version')}, but this logpolar reads {_VERSION}")
+    for key, kind in _LAYOUT.items():
+        if not isinstance(state.get(key), kind):
+            raise LogpolarError(f"{path}: this checkpoint is damaged ({key}); delete it or --overwrite")
     return state

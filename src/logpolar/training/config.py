@@ -23,12 +23,13 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
-from logpolar.errors import LogpolarError
+from logpolar.errors import LogpolarError, first_line
 from logpolar.models import shipped_models
 from logpolar.models.cards import NetworkOptions, PatchSizeError
 from logpolar.sampling.patterns import Cartesian, LogPolar, Pattern, pattern_from_dict, pattern_to_dict
 from logpolar.settings import check_settings
-from logpolar.training.options import DataSource, DistillationOptions, TrainingConfig
+from logpolar.storage.inputs import read_text
+from logpolar.training.options import DataSource, TrainingConfig
 from logpolar.training.recipes import RECIPES
 
 if sys.version_info >= (3, 11):
@@ -37,7 +38,7 @@ else:
     import tomli as tomllib
 
 _SECTIONS = ("batch", "augmentation", "loss", "distillation", "optimisation", "run")
-_TITLES = ("name", "description", "sources", "licence")
+_TITLES = ("name", "description", "sources", "licence", "init", "own_network", "own_loss")
 _TYPES = {bool: "true or false", int: "an integer", float: "a number", str: "a string", tuple: "a list of strings"}
 _SAMPLING = {
     "pattern": "log-polar or cartesian.",
@@ -69,16 +70,17 @@ def read_config(path: str | Path, changes: Sequence[str] = ()) -> TrainingConfig
         for change in changes:
             change_table(table, change)
         return _make_config(table, path.parent)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:  # the latter: integers beyond the range of floats or of the library
         raise LogpolarError(f"{path}: {error}") from error
 
 
 def read_table(path: Path) -> dict[str, Any]:
     """A TOML file as it is; raises ``LogpolarError``."""
+    text = read_text(path, LogpolarError, "TOML file")
     try:
-        return dict(tomllib.loads(path.read_text(encoding="utf-8")))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise LogpolarError(f"{path}: not a TOML file: {error}") from error
+        return dict(tomllib.loads(text))
+    except (ValueError, RecursionError) as error:  # also integers of thousands of digits
+        raise LogpolarError(f"{path}: not a TOML file: {first_line(error)}") from error
 
 
 def find_files(source: DataSource) -> list[Path]:
@@ -169,9 +171,14 @@ def _make_config(table: Mapping[str, Any], folder: Path) -> TrainingConfig:
     if name in ("", "..") or Path(name).name != name:
         raise ValueError(f"name must be usable as a file name, not {name!r}")
     sections = {each: fill_section(getattr(base, each), rest.get(each, {}), f"[{each}]") for each in _SECTIONS}
-    sections["distillation"] = _find_teacher(sections["distillation"], folder)
+    distillation = sections["distillation"]
+    sections["distillation"] = replace(distillation, teacher=_find_model(distillation.teacher, folder))
+    titles |= {"init": _find_model(titles.get("init", base.init), folder)}
+    titles |= {key: str(folder.absolute() / titles[key]) for key in ("own_network", "own_loss") if titles.get(key)}
+    if titles["init"] and titles.get("own_network"):
+        raise ValueError("init and own_network exclude each other: model files hold no networks of your own")
     loss = sections["loss"]
-    if not (loss.triplet or loss.second_order or sections["distillation"].wanted):
+    if not (loss.triplet or loss.second_order or distillation.wanted or titles.get("own_loss")):
         raise ValueError("[loss] all weights are 0 and there is no teacher: nothing would be learned")
     sampling = _read_sampling(base.sampling, _table(rest.get("sampling", {}), "[sampling]"))
     network = _read_network(base.network, sampling, _table(rest.get("network", {}), "[network]"))
@@ -193,11 +200,9 @@ def _read_data(tables: Any, folder: Path) -> tuple[DataSource, ...]:
     return tuple(replace(source, files=tuple(str(start / file) for file in source.files)) for source in sources)
 
 
-def _find_teacher(options: DistillationOptions, folder: Path) -> DistillationOptions:
-    """With the path of a model file relative to the config's folder made absolute."""
-    if not options.teacher or options.teacher in shipped_models():
-        return options
-    return replace(options, teacher=str(folder.absolute() / options.teacher))
+def _find_model(name: str, folder: Path) -> str:
+    """The path of a model file, relative to the config's folder, made absolute; other names as they are."""
+    return name if not name or name in shipped_models() else str(folder.absolute() / name)
 
 
 def _read_sampling(base: Pattern, table: Mapping[str, Any]) -> Pattern:
@@ -267,7 +272,7 @@ def _refuse_booleans(table: Mapping[str, Any], values: Mapping[str, Any], where:
 def typed(value: Any, default: Any, name: str) -> Any:
     """The value, if it has the default's type; integers will do for floats."""
     kind = type(default)
-    if kind is float and type(value) is int:
+    if kind is float and type(value) is int and abs(value) < 2**63:
         value = float(value)
     if kind is tuple and isinstance(value, list) and all(isinstance(item, str) for item in value):
         return tuple(value)

@@ -9,12 +9,14 @@ import numpy as np
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from logpolar.models.cards import NetworkOptions
 from logpolar.models.network import DescriptorNetwork
 from logpolar.models.runtimes.processor import prepare_torch_bfloat16
 from logpolar.training.batches import BatchSampler
 from logpolar.training.loss import descriptor_loss, distillation_loss
 from logpolar.training.optimisation import learning_rate, make_optimizer
 from logpolar.training.options import TrainingConfig
+from logpolar.training.parts import OwnLoss
 from logpolar.training.processes import World
 
 
@@ -32,14 +34,16 @@ class Trainer:
         device: torch.device,
         world: World | None = None,
         teacher: DescriptorNetwork | None = None,
+        make_network: Callable[[NetworkOptions], Any] = DescriptorNetwork,
+        own_loss: OwnLoss | None = None,
     ) -> None:
-        """``teacher`` is a frozen network in evaluation mode; it is not part of the state."""
+        """``teacher`` is a frozen network in evaluation mode; it is not part of the state. ``own_loss`` is added."""
         self.config, self.step, self._sampler, self._device = config, 0, sampler, device
         self._world = world or World()
         torch.manual_seed(config.run.seed)
-        network: DescriptorNetwork = DescriptorNetwork(config.network).to(device).train()
+        network: DescriptorNetwork = make_network(config.network).to(device).train()
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._network = network
+        self._network, self._own_loss = network, own_loss
         self._rate = torch.zeros((), device=device)
         self._optimizer = make_optimizer(network, config.optimisation, self._rate)
         self._generator = torch.Generator(device)
@@ -84,6 +88,8 @@ class Trainer:
             descriptors = self._run(torch.cat([batch.first, batch.second])).float()
         anchors, positives = descriptors.chunk(2)
         loss = descriptor_loss(anchors, positives, batch.excluded, self.config.loss)
+        if self._own_loss is not None:
+            loss = loss + self._own_loss(anchors, positives, batch.excluded)
         if self._teacher is not None:
             with torch.no_grad(), torch.autocast(self._device.type, torch.bfloat16, enabled=self._half):
                 targets = self._teacher(batch.shown).float()

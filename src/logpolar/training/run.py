@@ -15,18 +15,19 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from logpolar.errors import LogpolarError, ModelError
+from logpolar.errors import LogpolarError
 from logpolar.evaluation.pairs import Score
-from logpolar.models import Model, load_model
-from logpolar.models.export import network_file, save_model
-from logpolar.storage.atomic_io import write_whole
+from logpolar.models import load_model
+from logpolar.models.export import network_file, own_network_file, save_model
+from logpolar.storage.atomic_io import Lock, write_whole
 from logpolar.training.batches import BatchSampler
-from logpolar.training.cards import about_teacher, make_card
+from logpolar.training.cards import make_card
 from logpolar.training.checkpoints import load_checkpoint, save_checkpoint
 from logpolar.training.config import config_to_dict, config_to_toml, find_files
 from logpolar.training.data import TrainingData, load_training_data
 from logpolar.training.loop import Trainer
 from logpolar.training.options import TrainingConfig
+from logpolar.training.parts import Parts
 from logpolar.training.processes import World
 from logpolar.training.records import Records
 from logpolar.training.validation import summary, validate
@@ -87,13 +88,20 @@ class _Run:
         self.config, self.folder, self.device, self.world, self.progress = config, folder, device, world, progress
         self.sources = [find_files(source) for source in config.data]
         self.files = list(dict.fromkeys(path for files in self.sources for path in files))
-        self.teacher = _load_teacher(config)
-        self.checkpoint, self.model = folder / "checkpoint.pt", folder / f"{config.name}.safetensors"
-        self.onnx = self.model.with_suffix(".onnx")
+        self.parts = Parts.load(config)
+        self.checkpoint, self.onnx = folder / "checkpoint.pt", folder / f"{config.name}.onnx"
+        self.model = self.onnx if self.parts.network else self.onnx.with_suffix(".safetensors")
         self.seconds = 0.0  # spent training, over all resumed runs
         self.amount = [0, 0]  # image pairs and correspondences
 
     def go(self, overwrite: bool, data: TrainingData | None) -> RunReport:
+        with contextlib.ExitStack() as stack:
+            if self.world.is_first:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(Lock(self.checkpoint))
+            return self._go(overwrite, data)
+
+    def _go(self, overwrite: bool, data: TrainingData | None) -> RunReport:
         config = self.config
         state = self._open_folder(overwrite)
         written = self.model.exists() and self.onnx.exists()
@@ -109,8 +117,11 @@ class _Run:
             seed=config.run.seed,
         )
         self._announce(data)
-        teacher = self.teacher.network() if self.teacher else None
-        trainer = Trainer(config, self._make_sampler(data), self.device, self.world, teacher)
+        parts = self.parts
+        teacher = parts.teacher.network() if parts.teacher else None
+        own_loss = parts.loss.call if parts.loss else None
+        sampler = self._make_sampler(data)
+        trainer = Trainer(config, sampler, self.device, self.world, teacher, parts.make_network, own_loss)
         self.amount = [data.pairs, data.correspondences]
         start = 0
         if state is not None:
@@ -129,7 +140,9 @@ class _Run:
             raise LogpolarError("a batch of one correspondence has no negatives; raise batch.pairs or batch.per_pair")
         if self.progress:
             count = f"{data.pairs} image pairs of {data.groups} scenes and photos"
-            print(f"training on {count}, {data.correspondences} correspondences, on {self.device}", flush=True)
+            what = f"{self.config.name} on {count}, {data.correspondences} correspondences"
+            start = f", from {self.parts.init.name}" if self.parts.init else ""
+            print(f"training {what}, on {self.device}{start}", flush=True)
 
     def _check_data(self, before: list[int]) -> None:
         """Files may move, but not change."""
@@ -143,18 +156,18 @@ class _Run:
     def _make_sampler(self, data: TrainingData) -> BatchSampler:
         config = self.config
         fuse = config.run.compile and self.device.type == "cuda" and config.optimisation.steps >= _FUSING_PAYS
-        if fuse or self.teacher:
+        teacher = self.parts.teacher
+        if fuse or teacher:
             torch._dynamo.reset()  # a process can only compile so many patterns and networks
         shares = [source.share for source in config.data]
-        shown = self.teacher.sampling if self.teacher else None
+        shown = teacher.sampling if teacher else None
         return BatchSampler(data, shares, config.sampling, config.batch, config.augmentation, fuse, shown)
 
     def _open_folder(self, overwrite: bool) -> dict[str, Any] | None:
         """The checkpoint to resume from, if any; raises if it is of another config."""
         if self.world.is_first:
-            self.folder.mkdir(parents=True, exist_ok=True)
             logs = self.folder / "log.csv", self.folder / "validation.csv"
-            for path in (self.checkpoint, self.model, self.onnx, *logs) if overwrite else ():
+            for path in (self.checkpoint, *logs) if overwrite else ():  # the model stays until there is another
                 path.unlink(missing_ok=True)
         self.world.wait()
         if not self.checkpoint.exists():
@@ -175,15 +188,16 @@ class _Run:
             {"files": [path.name for path in files], "share": source.share}
             for files, source in zip(self.sources, self.config.data, strict=True)
         ]
-        values["distillation"] = about_teacher(self.config, self.teacher) if self.teacher else {}
-        return {**values, "processes": self.world.size}
+        for key in ("distillation", "init", "own_network", "own_loss"):
+            del values[key]
+        return {**values, **self.parts.identity(self.config), "processes": self.world.size}
 
     def _loop(self, trainer: Trainer) -> dict[str, Score]:
         """The remaining steps; the scores after the last."""
         run, steps = self.config.run, self.config.optimisation.steps
         meter, scores = _Meter(self.device), dict[str, Score]()
         hidden = None if self.progress else True
-        bar = tqdm(total=steps, initial=trainer.step, desc="training", unit="step", disable=hidden)
+        bar = tqdm(total=steps, initial=trainer.step, desc=self.config.name, unit="step", disable=hidden)
         with bar, self._records(trainer.step) as records, _stop_requests(self.world) as stop:
             while trainer.step < steps:
                 rate = trainer.rate
@@ -198,7 +212,8 @@ class _Run:
                 bar.update(step - bar.n)
                 bar.set_postfix(loss=f"{loss:.4f}", refresh=False)
                 if self.progress and bar.disable and step % run.checkpoint_every == 0:  # not a terminal
-                    print(f"step {step} of {steps}: loss {loss:.4f}, {speed:.1f} steps/s", flush=True)
+                    words = f"step {step} of {steps}: loss {loss:.4f}, {speed:.1f} steps/s"
+                    print(f"{self.config.name}: {words}", flush=True)
                 if records:
                     values = {"loss": loss, "learning_rate": rate, "steps_per_second": round(speed, 2)}
                     records.add("log", step, {**values, "seconds": round(self.seconds, 1)})
@@ -234,7 +249,7 @@ class _Run:
             mean = summary(scores)
             records.add("validation", trainer.step, mean.to_dict())
             if self.progress:
-                bar.write(f"step {trainer.step}: validation {mean.in_words()}")
+                bar.write(f"{self.config.name}: step {trainer.step}: validation {mean.in_words()}")
         return scores
 
     def _save(self, trainer: Trainer, scores: dict[str, Score]) -> None:
@@ -242,26 +257,20 @@ class _Run:
             return
         plain = {name: score.to_dict() for name, score in scores.items()}
         state = {"step": trainer.step, "trainer": trainer.state(), "seconds": self.seconds, "scores": plain}
+        if trainer.step >= self.config.optimisation.steps:
+            self.onnx.unlink(missing_ok=True)  # of an overwritten run: it would mark this one as complete
         save_checkpoint(self.checkpoint, {**state, "config": self._identity(), "data": self.amount})
 
     def _finish(self, trainer: Trainer, data: TrainingData, scores: dict[str, Score]) -> None:
         """Write the card, the model file and, of what that holds, an ONNX file: the last, it marks a complete run."""
-        card = make_card(self.config, self.sources, data, scores, self.seconds, self.device, self.world, self.teacher)
+        about = self.parts.identity(self.config)
+        card = make_card(self.config, self.sources, data, scores, self.seconds, self.device, self.world, about)
         write_whole(self.folder / "card.json", (card.to_json(indent=2) + "\n").encode())
+        if self.parts.network:
+            write_whole(self.onnx, own_network_file(trainer.result.cpu(), card))
+            return
         save_model(self.model, trainer.result.cpu(), card)
         write_whole(self.onnx, network_file(load_model(self.model)))
-
-
-def _load_teacher(config: TrainingConfig) -> Model | None:
-    """The config's teacher, if any; raises ``LogpolarError`` if it cannot be used."""
-    if not config.distillation.wanted:
-        return None
-    try:
-        teacher = load_model(config.distillation.teacher)
-        teacher.network()  # weights that do not fit the card are reported before the data are read
-    except ModelError as error:
-        raise LogpolarError(f"[distillation] teacher: {error}") from error
-    return teacher
 
 
 class _Meter:

@@ -25,7 +25,7 @@ class TestFixedSize:
     def test_source(self, gray):
         view = to_bytes(gray)[:200, :300]
         plain, fixed = sift_source(50, 0.04), sift_source(50, 0.04, 0.01)
-        expected = SiftDetector(50, 0.04)(gray[:200, :300])
+        expected = SiftDetector(50, 0.04, spread=0)(gray[:200, :300])
         np.testing.assert_array_equal(plain(view).table, expected.table)
         np.testing.assert_array_equal(fixed.detect(view).table, expected.table)
         np.testing.assert_array_equal(fixed(view).xy, expected.xy)

@@ -111,7 +111,7 @@ class TestRefused:
 
     def test_table_of_bytes(self, tmp_path):
         (tmp_path / "table.csv").write_bytes(b"\xff\xfe\x00\x9f")
-        assert_refused(tmp_path, "table.csv: cannot be read")
+        assert_refused(tmp_path, "table.csv: not a text file")
 
     def test_record_of_a_table(self, tmp_path):
         write_ablation(tmp_path)

@@ -78,7 +78,7 @@ class TestFewAndNone:
     @pytest.mark.parametrize("counts", [(0, 0), (0, 5), (5, 0), (1, 1)])
     def test_a_page_is_made(self, counts):
         sides = some_side(counts[0]), some_side(counts[1], 1)
-        found = match_and_verify(sides[0].features, sides[1].features, "homography")
+        found = match_and_verify(sides[0].features, sides[1].features, "homography", MatchingOptions())
         data = pair_data(sides, found, PATTERN, MatchingOptions(), 3.0)
         assert len(unpack(data["stage"])) == data["matches_count"] == min(counts)
         json.dumps(data, allow_nan=False)

@@ -5,6 +5,7 @@ Convention:
     ``zscore`` gives each patch zero mean and unit standard deviation, ``unit`` divides it by its Euclidean length.
     ``channels`` is the shape that the network takes: ``1`` (count, 1, size, size), ``3`` the same with the gray values
     repeated, ``last`` (count, size, size, 1), ``none`` (count, size, size).
+    ONNX files that logpolar wrote, without options, are run on patches of their own sampling.
 
 Files are never unpickled, nothing is ever downloaded. Descriptors are scaled to unit length.
 """
@@ -22,6 +23,7 @@ from logpolar.errors import LogpolarError, MissingExtraError, in_one_line
 from logpolar.evaluation.descriptors.specs import Spec
 from logpolar.evaluation.descriptors.whole_features import unit_rows
 from logpolar.keypoints import Keypoints
+from logpolar.models.cards import ModelCard
 from logpolar.models.describers import Describer, PatchDescriber
 from logpolar.sampling import Cartesian
 from logpolar.sampling.patterns import Array, Pattern, namespace
@@ -66,9 +68,11 @@ def open_network(spec: Spec, content: bytes, settings: Mapping[str, Any], device
 
     Runs the network once: raises if it fails, or if descriptors depend on the rest of the batch.
     """
-    pattern = Cartesian(settings["lambda"], settings["size"], settings["size"], settings["antialias"])
+    pattern: Pattern = Cartesian(settings["lambda"], settings["size"], settings["size"], settings["antialias"])
     if spec.name == "onnx":
-        run, count = _onnx_network(spec, content)
+        run, count, card = _onnx_network(spec, content)
+        if card and not spec.given:
+            pattern, settings = _own_pattern(spec, card), {**settings, "channels": "none"}
         return _NetworkDescriber(spec, _OnnxDescriber(_prepared(spec, run, settings), pattern, count))
     module = _torch_module(spec, content, settings, device)
     from logpolar.models.runtimes.torch_device import TorchDescriber
@@ -146,8 +150,16 @@ class _NetworkDescriber(Describer):
         return int(together.shape[1])
 
 
-def _onnx_network(spec: Spec, content: bytes) -> tuple[Callable[[Array], FloatArray], int]:
-    """The network's first output, and the size of its batches."""
+def _own_pattern(spec: Spec, card: str) -> Pattern:
+    """The sampling on the card of a network that logpolar trained or exported."""
+    try:
+        return ModelCard.from_json(card).sampling
+    except ValueError as error:
+        raise spec.error(f"{spec.file}: the card in its metadata is damaged ({error})") from error
+
+
+def _onnx_network(spec: Spec, content: bytes) -> tuple[Callable[[Array], FloatArray], int, str]:
+    """The network's first output, the size of its batches, and its model card, if logpolar wrote the file."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -167,7 +179,8 @@ def _onnx_network(spec: Spec, content: bytes) -> tuple[Callable[[Array], FloatAr
     def network(patches: Array) -> FloatArray:
         return np.asarray(session.run(None, {inputs[0].name: np.ascontiguousarray(patches, np.float32)})[0], np.float32)
 
-    return network, count if isinstance(count, int) and count > 0 else _CHUNK
+    card = session.get_modelmeta().custom_metadata_map.get("card", "")
+    return network, count if isinstance(count, int) and count > 0 else _CHUNK, card
 
 
 def _torch_module(spec: Spec, content: bytes, settings: Mapping[str, Any], device: str) -> nn.Module:

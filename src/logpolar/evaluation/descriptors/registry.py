@@ -8,6 +8,7 @@
 | ``sosnet:FILE``, ``hynet:FILE`` | the same | the same |
 | ``mkd:FILE`` | kornia's MKD with a file of whitenings | the same, and size, set |
 | ``onnx:FILE``, ``torchscript:FILE`` | any network of square patches | the same, size, normalise, scale, channels |
+| ``python:FILE.py:NAME`` | a function of your own, see ``python_functions`` | |
 | ``opencv:NAME`` | a whole feature of OpenCV | those of its class |
 | ``kornia:NAME`` | a whole feature of kornia | weights, those of its class |
 
@@ -38,6 +39,7 @@ from logpolar.evaluation.descriptors.patch_networks import (
     open_network,
     settings_of,
 )
+from logpolar.evaluation.descriptors.python_functions import PythonDescriber, load_python
 from logpolar.evaluation.descriptors.specs import Spec, parse_spec
 from logpolar.evaluation.descriptors.whole_features import WholeFeature
 from logpolar.features.sift import SIFT_LAMBDA, root_sift, sift
@@ -100,6 +102,8 @@ def open_method(spec: str, keypoints: int | None = None, *, device: str = "cpu",
         raise LogpolarError(f"the device must be cpu or cuda, not '{device}'")
     if parsed.name in ("sift", "rootsift"):
         return _open_sift(parsed)
+    if parsed.name == "python":
+        return _open_python(parsed)
     if parsed.name in NETWORK_OPTIONS:
         return _open_network(parsed, device)
     if parsed.name in _FEATURE_KINDS:
@@ -112,6 +116,8 @@ def lacks_weights(text: str) -> bool:
     spec = parse_spec(text)
     if spec.name in _FEATURE_KINDS:
         file = spec.given.get("weights") or spec.given.get(MODEL_FILE, "")
+    elif spec.name == "python":
+        file = spec.file.rpartition(":")[0]
     else:
         file = spec.file if spec.name in NETWORK_OPTIONS else spec.head if spec.head.endswith(".safetensors") else ""
     return bool(file) and not Path(file).exists()
@@ -131,6 +137,16 @@ def _open_sift(spec: Spec) -> Method:
     identity = {"kind": spec.name, **options, "opencv": cv2.__version__}
     label = _label(_LABELS[spec.name], options, defaults)
     return Method(spec.text, label, identity, SiftDescriber(spec.name == "rootsift", options["lambda"]))
+
+
+def _open_python(spec: Spec) -> Method:
+    spec.options({})
+    try:
+        function = load_python(spec.file)
+    except LogpolarError as error:
+        raise spec.error(str(error)) from error
+    identity = {"kind": "python", "function": function.name, "sha256": function.digest}
+    return Method(spec.text, function.name, identity, PythonDescriber(function))
 
 
 def _open_network(spec: Spec, device: str) -> Method:
@@ -161,7 +177,8 @@ def _open_model(spec: Spec, **engine: Any) -> Method:
     shipped = spec.head in shipped_models()
     if not (shipped or spec.head.endswith(".safetensors") or Path(spec.head).is_file()):
         kinds = [kind for kind in NETWORK_OPTIONS if kind not in _LABELS]
-        known = [*_LABELS, *kinds, *(f"{kind}:NAME" for kind in _FEATURE_KINDS), *shipped_models()]
+        others = [*(f"{kind}:NAME" for kind in _FEATURE_KINDS), "python:FILE.py:NAME"]
+        known = [*_LABELS, *kinds, *others, *shipped_models()]
         raise spec.error(f"unknown name '{spec.head}' (known: {', '.join(known)}, or a model file)")
     spec.options({})
     try:

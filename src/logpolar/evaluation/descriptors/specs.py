@@ -6,10 +6,10 @@ import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from logpolar.errors import LogpolarError, in_words
+from logpolar.errors import LogpolarError, StorageError
+from logpolar.storage.inputs import read_bytes
 
 _SPEC = re.compile(r"(?P<head>.*?)(?P<options>(?:,\w+=[^,]*)*)", re.DOTALL)
 
@@ -59,9 +59,9 @@ class Spec:
         if not path:
             raise self.error(f"needs a file: {self.name}:FILE")
         try:
-            return Path(path).read_bytes()
-        except OSError as error:
-            raise self.error(f"{path}: {in_words(error)}") from error
+            return read_bytes(path)
+        except StorageError as error:
+            raise self.error(str(error)) from error
 
 
 def parse_spec(text: str, what: str = "descriptor") -> Spec:

@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from logpolar.errors import LogpolarError, in_words
+from logpolar.errors import LogpolarError
 from logpolar.evaluation.schema import ABLATION, RESULTS, TOP, check_layout
+from logpolar.storage.inputs import parse_json, read_bytes, read_text
 
 _TABLE = "table.csv"
 _DOCUMENTS = tuple(f"{protocol}.json" for protocol in RESULTS if protocol != ABLATION)
@@ -103,8 +104,8 @@ def _read_document(path: Path) -> Run:
 def _read_table(path: Path) -> Run:
     """The means of an ablation; the command that made it is in a file next to it, except in older versions."""
     try:
-        lines = list(csv.DictReader(io.StringIO(path.read_text())))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        lines = list(csv.DictReader(io.StringIO(read_text(path, LogpolarError))))
+    except csv.Error as error:
         raise LogpolarError(f"{path}: cannot be read ({error})") from error
     results = {
         f"{line.get('pattern')}-{line.get('lambda')}": {
@@ -136,11 +137,12 @@ def _number(text: str | None) -> float | int | str | None:
 
 
 def _read_json(path: Path) -> Any:
+    content = read_bytes(path, LogpolarError)
     try:
-        return json.loads(path.read_bytes())
-    except OSError as error:
-        raise LogpolarError(f"{path}: {in_words(error)}") from error
+        return parse_json(content)
     except UnicodeDecodeError as error:
         raise LogpolarError(f"{path}: not a JSON file") from error
     except json.JSONDecodeError as error:
         raise LogpolarError(f"{path}: damaged or incomplete JSON (line {error.lineno}: {error.msg})") from error
+    except ValueError as error:
+        raise LogpolarError(f"{path}: damaged JSON ({error})") from error

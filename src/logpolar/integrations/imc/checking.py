@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -17,6 +16,7 @@ from logpolar.errors import StorageError
 from logpolar.integrations.imc.config import MAX_KEYPOINTS, check_config, task_configs
 from logpolar.integrations.imc.exporting import pair_key
 from logpolar.storage.arrays import find, opened, read_numbers
+from logpolar.storage.inputs import parse_json, read_text
 
 _SHAPES = {"descriptors": "(N, D)", "scales": "(N,)", "angles": "(N,)", "scores": "(N,)"}
 _DIMENSIONS = (64, 2048)
@@ -65,9 +65,10 @@ def check_submission(folder: str | Path, images: str | Path | None = None) -> Su
 
 def _read_config(path: Path, report: SubmissionReport) -> list[Mapping[str, Any]]:
     try:
-        methods = json.loads(path.read_text(encoding="utf-8"))
-    except OSError:
-        report.problems.append("config.json: is missing")
+        methods = parse_json(read_text(path))
+    except StorageError as error:
+        missing = not path.exists()
+        report.problems.append("config.json: is missing" if missing else f"config.json: cannot be read ({error})")
         return []
     except ValueError as error:
         report.problems.append(f"config.json: is not JSON ({error})")

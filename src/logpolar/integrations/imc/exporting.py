@@ -13,15 +13,13 @@ Images are named without their endings; of a pair the name that sorts last comes
 
 from __future__ import annotations
 
-import json
+import contextlib
 import shutil
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import h5py
 import numpy as np
 
 from logpolar.errors import LogpolarError, StorageError, in_words
@@ -29,8 +27,12 @@ from logpolar.features.files import FeatureFile
 from logpolar.features.hloc import open_features
 from logpolar.integrations.imc.config import CATEGORIES, MAX_KEYPOINTS, SubmissionOptions, make_method, task_configs
 from logpolar.matching.files import MatchFile, check_matches, open_matches
-from logpolar.storage.atomic_io import check_place
+from logpolar.storage.atomic_io import Lock, check_place
 from logpolar.storage.documents import write_json
+from logpolar.storage.hdf5_output import writing
+from logpolar.storage.inputs import parse_json, read_text
+
+_CONFIG = "config.json"
 
 
 def export_submission(
@@ -58,24 +60,43 @@ def export_submission(
     with open_features(features) as file:
         keys = image_keys(file.names(), file.path)
         counts = {name: file.count(name) for name in keys}
-        config = _merged(output / "config.json", make_method(options, dataset, _category(counts), matches is not None))
         _make_folder(output)
-        half = output / f".{scene}.half"
-        shutil.rmtree(half, ignore_errors=True)
-        half.mkdir()
-        try:
-            _write_features(file, keys, half)
-            if matches is not None:
-                with open_matches(matches, keys) as links:
-                    _write_matches(links, keys, counts, half / "matches.h5")
-            place.parent.mkdir(exist_ok=True)
-            if place.exists():
-                shutil.rmtree(place)
-            half.rename(place)
-        finally:
+        with Lock(output / _CONFIG, wait=True):
+            method = make_method(options, dataset, _category(counts), matches is not None)
+            config = _merged(output / _CONFIG, method)
+            half = output / f".{scene}.half"
             shutil.rmtree(half, ignore_errors=True)
-    write_json(output / "config.json", config, indent=4)
+            half.mkdir()
+            try:
+                _write_features(file, keys, half)
+                if matches is not None:
+                    with open_matches(matches, keys) as links:
+                        _write_matches(links, keys, counts, half / "matches.h5")
+                place.parent.mkdir(exist_ok=True)
+                with _replaced(place, output / f".{scene}.former"):
+                    half.rename(place)
+                    write_json(output / _CONFIG, config, indent=4)
+            finally:
+                shutil.rmtree(half, ignore_errors=True)
     return place
+
+
+@contextlib.contextmanager
+def _replaced(place: Path, former: Path) -> Iterator[None]:
+    """Move a scene out of the way of a new one; it is removed on success and put back on failure."""
+    if place.is_symlink():  # what it links to is not ours
+        place.unlink()
+    if place.exists():
+        shutil.rmtree(former, ignore_errors=True)
+        place.rename(former)
+    try:
+        yield
+    except BaseException:
+        if former.exists():
+            shutil.rmtree(place, ignore_errors=True)
+            former.rename(place)
+        raise
+    shutil.rmtree(former, ignore_errors=True)
 
 
 def image_keys(names: Iterable[str], path: Path) -> dict[str, str]:
@@ -118,7 +139,7 @@ def _merged(path: Path, method: dict[str, Any]) -> list[dict[str, Any]]:
     if not path.exists():
         return [method]
     try:
-        (before,) = json.loads(path.read_text())
+        (before,) = parse_json(read_text(path))
         common = dict(before["config_common"])
     except (ValueError, TypeError, KeyError) as error:
         raise StorageError(f"{path}: not written by this command") from error
@@ -140,8 +161,8 @@ def _with(config: Mapping[str, Any]) -> str:
 
 def _write_features(file: FeatureFile, keys: Mapping[str, str], folder: Path) -> None:
     kinds = ("keypoints", "descriptors", "scales", "angles", "scores")
-    with ExitStack() as stack:
-        files = {kind: stack.enter_context(h5py.File(folder / f"{kind}.h5", "w")) for kind in kinds}
+    with contextlib.ExitStack() as stack:
+        files = {kind: stack.enter_context(writing(folder / f"{kind}.h5")) for kind in kinds}
         for name, key in keys.items():
             found = file.read(name)
             points = found.keypoints
@@ -151,7 +172,7 @@ def _write_features(file: FeatureFile, keys: Mapping[str, str], folder: Path) ->
 
 
 def _write_matches(links: MatchFile, keys: Mapping[str, str], counts: Mapping[str, int], path: Path) -> None:
-    with h5py.File(path, "w") as file:
+    with writing(path) as file:
         for pair in combinations(keys, 2):
             first, second = sorted(pair, key=lambda name: keys[name], reverse=True)
             matches = links.read(first, second)
