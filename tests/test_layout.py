@@ -37,6 +37,7 @@ SHARED = {
     "settings.py": "cli/test_cli_settings.py",
     "sfm/facts.py": "sfm/test_diagnosis.py",
     "training/cards.py": "training/test_run.py",
+    "matching/torch_learned.py": "matching/test_learned.py",
     "training/matcher_data.py": "training/test_matcher_run.py",
     "training/matcher_loop.py": "training/test_matcher_run.py",
     "training/matcher_options.py": "training/test_matcher_config.py",

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import cv2
 import numpy as np
 import pytest
 import torch
 
 from logpolar.errors import LogpolarError, ModelError
+from logpolar.features.extractor import Extractor
 from logpolar.features.features import Features
 from logpolar.keypoints import Keypoints
-from logpolar.matching import learned
+from logpolar.matching import learned, torch_learned
 from logpolar.matching.learned import LearnedMatcher, assign, check_features, open_matcher
 from logpolar.matching.nearest import match_features
 from logpolar.matching.options import MatchingOptions
+from logpolar.models import load_model
 from logpolar.models.matcher_cards import MatcherCard, MatcherOptions
 from logpolar.models.matcher_export import save_matcher
 from logpolar.models.matcher_network import MatcherNetwork
@@ -104,15 +107,55 @@ class TestBadInput:
         found = matcher.match(features, features)
         assert found.indices[:, 0].tolist() == np.sort(np.argsort(-features.keypoints.response)[:4]).tolist()
 
-    def test_features_of_another_model(self, path):
+    @pytest.mark.parametrize(
+        "settings",
+        [
+            {"model": "other", "model_hash": "def"},
+            {"model": "logpolar-96", "model_hash": "def"},  # of this name, but another file
+            {"descriptor": {"kind": "rootsift"}},
+            {},
+        ],
+    )
+    def test_features_of_another_model(self, path, settings):
         options = MatchingOptions(matcher=str(path))
         check_features(options, {"model": "logpolar-96", "model_hash": "abc"})
         with pytest.raises(ModelError, match="is for descriptors of 'logpolar-96'"):
-            check_features(options, {"model": "other", "model_hash": "def"})
+            check_features(options, settings)
 
     def test_a_threshold_that_is_no_probability(self, path):
         with pytest.raises(ValueError, match="threshold"):
             LearnedMatcher(path, threshold=2)
+
+
+def test_pairs_in_a_batch_of_torch_match_as_one_by_one(path, monkeypatch):
+    pairs = [(make_features(count), make_features(other, 1)) for count, other in ((7, 4), (0, 5), (30, 25), (3, 9))]
+    alone = LearnedMatcher(path, threshold=0.05, early_exit=False, threads=1)
+    batched = LearnedMatcher(path, threshold=0.05, threads=1)
+    monkeypatch.setattr(torch_learned, "_VALUES", 2 * 30 * 30)  # two at a time
+    monkeypatch.setattr(batched, "_torch", torch_learned.TorchMatcher(batched.model, "cpu"))
+    for pair, found in zip(pairs, batched.match_batch(pairs), strict=True):
+        expected = alone.match(*pair)
+        np.testing.assert_array_equal(found.indices, expected.indices)
+        np.testing.assert_allclose(found.confidence, expected.confidence, rtol=1e-4)
+
+
+class TestShipped:
+    def test_matches_a_photo_with_a_smaller_turned_one(self, gray):
+        extractor = Extractor("logpolar-96", max_keypoints=150, max_size=256, threads=1)
+        height, width = gray.shape
+        turn = cv2.getRotationMatrix2D(((width - 1) / 2, (height - 1) / 2), 30, 0.7)
+        first, second = extractor.extract(gray), extractor.extract(cv2.warpAffine(gray, turn, (width, height)))
+        check_features(MatchingOptions(matcher="learned"), extractor.settings)
+        found = LearnedMatcher(threads=1).match(first, second)
+        there = first.keypoints.xy[found.indices[:, 0]] @ turn[:, :2].T + turn[:, 2]
+        error = np.linalg.norm(there - second.keypoints.xy[found.indices[:, 1]], axis=1) * second.scale
+        sure = found.confidence > 0.9
+        assert sure.sum() > 20
+        assert (error[sure] < 3).mean() > 0.9
+
+    def test_takes_features_of_the_int8_variant(self):
+        variant = load_model("logpolar-96-int8")
+        check_features(MatchingOptions(matcher="learned"), {"model": variant.name, "model_hash": variant.digest})
 
 
 def test_the_option_selects_the_matcher(path):

@@ -12,8 +12,7 @@ from logpolar.matching.learned import LearnedMatcher
 from logpolar.models.matcher_cards import MatcherCard, MatcherOptions, keypoint_table
 from logpolar.models.matcher_export import save_matcher
 from logpolar.models.matcher_files import MatcherModel, load_matcher
-from logpolar.models.matcher_network import MatcherNetwork
-from logpolar.training.matcher_loss import log_assignment
+from logpolar.models.matcher_network import MatcherNetwork, log_assignment
 
 OPTIONS = MatcherOptions(inputs=8, width=16, heads=2, layers=2)
 

@@ -7,8 +7,8 @@ import math
 import torch
 
 from logpolar.models.matcher_cards import MatcherOptions
-from logpolar.models.matcher_network import MatcherNetwork
-from logpolar.training.matcher_loss import decisions, layer_loss, log_assignment, matcher_loss
+from logpolar.models.matcher_network import MatcherNetwork, log_assignment
+from logpolar.training.matcher_loss import decisions, layer_loss, matcher_loss
 from logpolar.training.matcher_truth import Truth
 
 

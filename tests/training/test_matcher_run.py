@@ -13,6 +13,7 @@ from logpolar.errors import LogpolarError
 from logpolar.models import load_model
 from logpolar.models.matcher_cards import MatcherOptions
 from logpolar.models.matcher_files import load_matcher
+from logpolar.training import matcher_run
 from logpolar.training.matcher_data import PairSampler, gather
 from logpolar.training.matcher_loop import learning_rate
 from logpolar.training.matcher_options import (
@@ -36,6 +37,7 @@ def config(tmp_path_factory) -> MatcherConfig:
         picture = np.clip(cv2.GaussianBlur(noise, (0, 0), 2) * 4 - 1.5, 0, 1)
         cv2.imwrite(str(folder / f"{number}.png"), (picture * 255).astype(np.uint8))
     return MatcherConfig(
+        descriptor="logpolar-96-small",
         data=MatcherData(photos=(str(folder / "*.png"),)),
         views=ViewsOptions(photo_views=2, keypoints=24, max_zoom=1.3, turned=0.0, altered=0.0),
         network=MatcherOptions(width=16, heads=2, layers=2),
@@ -47,7 +49,7 @@ def config(tmp_path_factory) -> MatcherConfig:
 
 @pytest.fixture(scope="module")
 def prepared(config) -> Prepared:
-    return prepare(config, load_model("logpolar-96"), torch.device("cpu"), lambda words: None)
+    return prepare(config, load_model("logpolar-96-small"), torch.device("cpu"), lambda words: None)
 
 
 class TestPlan:
@@ -110,7 +112,8 @@ def test_the_learning_rate_rises_and_falls():
     assert learning_rate(100, options) == pytest.approx(0.1)
 
 
-def test_a_run_is_resumed_and_writes_a_matcher(config, tmp_path):
+def test_a_run_is_resumed_and_writes_a_matcher(config, prepared, tmp_path, monkeypatch):
+    monkeypatch.setattr(matcher_run, "prepare", lambda *arguments, **more: prepared)  # describing takes longest
     said: list[str] = []
     stopped = train_matcher(replace(config, run=replace(config.run, seconds=1e-9)), tmp_path, say=said.append)
     assert (stopped.model, stopped.step) == (None, 1)
@@ -118,7 +121,7 @@ def test_a_run_is_resumed_and_writes_a_matcher(config, tmp_path):
     assert report.step == 4
     assert report.model is not None
     card = load_matcher(report.model).card
-    assert (card.descriptor, card.descriptor_hash) == ("logpolar-96", load_model("logpolar-96").digest)
+    assert (card.descriptor, card.descriptor_hash) == ("logpolar-96-small", load_model("logpolar-96-small").digest)
     assert card.training["pairs_seen"] == 12
     with pytest.raises(LogpolarError, match="another network"):
         train_matcher(replace(config, network=MatcherOptions(width=24, heads=2, layers=2)), tmp_path, say=said.append)

@@ -79,7 +79,8 @@ def match(
         raise LogpolarError("--geometry pose needs --camera-a and --camera-b")
     matching, estimation = make_settings(PairMatchingOptions, values), make_settings(EstimationOptions, values)
     device, extractors = values["device"], _open_extractors(compare, take_extraction(values))
-    check_features(matching, next(iter(extractors.values())).settings)
+    for extractor in extractors.values():
+        check_features(matching, extractor.settings)
     features = [(extractor.extract(first), extractor.extract(second)) for extractor in extractors.values()]
     results = {
         name: match_and_verify(*pair, model, matching, estimation, cameras=cameras, device=device)

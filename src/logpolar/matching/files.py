@@ -173,6 +173,7 @@ def match_pairs(
 
         find_device(device)  # raises before a file is made
     with open_features(features) as file:
+        check_features(options, file.settings)
         settings = {**asdict(options), "features": file.settings}
     wanted = each_once(pairs)
     _by_flat_name({name for pair in wanted for name in pair}, Path(output))

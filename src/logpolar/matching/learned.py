@@ -1,15 +1,16 @@
 """A learned matcher: attention between the keypoints of two images decides which of them match.
 
-Runs on onnxruntime, in blocks of rows: memory grows with the number of keypoints, not with its square.
+Runs on onnxruntime, in blocks of rows: memory grows with the number of keypoints, not with its square; on a GPU in
+torch, float16, several pairs at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +20,22 @@ from logpolar.errors import LogpolarError, ModelError, in_one_line
 from logpolar.features.features import Features
 from logpolar.matching.nearest import Matches
 from logpolar.matching.options import MatchingOptions
+from logpolar.models import load_model, shipped_models
 from logpolar.models.matcher_cards import keypoint_table
 from logpolar.models.matcher_files import PIECES, MatcherModel, load_matcher
 from logpolar.types import FloatArray
+
+if TYPE_CHECKING:
+    from logpolar.matching.torch_learned import TorchMatcher
+
+Inputs = tuple[FloatArray, FloatArray]
+"""Descriptors (N, D) and ``keypoint_table`` (N, 6) of an image."""
+
+Assigned = tuple[NDArray[np.intp], NDArray[np.intp], FloatArray]
+"""Rows of matches in both images, and their probabilities."""
+
+DEFAULT_THRESHOLD = 0.1
+"""Least confidence of a match, chosen on validation scenes."""
 
 MAX_KEYPOINTS = 8192
 """Of more keypoints in an image only the strongest are matched."""
@@ -47,25 +61,33 @@ class _Image:
 class LearnedMatcher:
     """Matches features of the descriptor model that the matcher was trained for.
 
-    >>> matches = LearnedMatcher("my-matcher.safetensors").match(first, second)      # doctest: +SKIP
+    >>> matches = LearnedMatcher().match(first, second)      # doctest: +SKIP
 
-    ``threshold``: least confidence of a match. ``early_exit`` leaves out layers when nothing will change any more.
-    ``threads``: 0 for all cores.
+    ``matcher``: ``"learned"``, the shipped one, or a file. ``threshold``: least confidence of a match. ``early_exit``
+    leaves out layers when nothing will change any more. ``threads``: 0 for all cores. ``device``: ``"cpu"``, or
+    ``"cuda"`` or ``"cuda:N"`` (extra ``torch``), which runs all layers in float16.
     """
 
     def __init__(
         self,
-        matcher: MatcherModel | str | Path,
+        matcher: MatcherModel | str | Path = "learned",
         *,
-        threshold: float = 0.1,
+        threshold: float = DEFAULT_THRESHOLD,
         early_exit: bool = True,
         threads: int = 0,
+        device: str = "cpu",
     ) -> None:
         if not 0 <= threshold <= 1:
             raise ValueError(f"threshold must lie between 0 and 1, not {threshold}")
         self.model = matcher if isinstance(matcher, MatcherModel) else load_matcher(matcher)
         self.threshold, self.early_exit = threshold, early_exit
         self.layers_run = 0  # of the last pair
+        self._torch: TorchMatcher | None = None
+        if device != "cpu":
+            from logpolar.matching.torch_learned import TorchMatcher
+
+            self._torch = TorchMatcher(self.model, device)
+            return
         self.model.check_graphs()
         self._sessions = {piece: self._open(piece, threads) for piece in PIECES}
 
@@ -85,7 +107,7 @@ class LearnedMatcher:
     def check_descriptors(self, name: str, digest: str) -> None:
         """Raise ``ModelError`` unless features are of the descriptor model that the card names."""
         card = self.model.card
-        if card.descriptor_hash and digest != card.descriptor_hash:
+        if card.descriptor_hash not in ("", digest, _parent_hash(name, digest)):
             raise ModelError(
                 f"matcher '{card.name}' is for descriptors of '{card.descriptor}', not of this '{name}'; "
                 "extract with that model, or match by nearest neighbours"
@@ -96,20 +118,25 @@ class LearnedMatcher:
 
         Of images with more than ``MAX_KEYPOINTS`` keypoints the strongest are used. No keypoints, no matches.
         """
-        for features in (first, second):
+        return self.match_batch([(first, second)])[0]
+
+    def match_batch(self, pairs: Sequence[tuple[Features, Features]]) -> list[Matches]:
+        """Matches of pairs of images, see ``match``; on a GPU they are computed together."""
+        for features in (features for pair in pairs for features in pair):
             self._check(features)
-        if len(first) == 0 or len(second) == 0:
-            empty = np.zeros(0, np.float32)
-            return Matches(np.zeros((0, 2), np.int32), empty, empty)
-        rows = [_strongest(features) for features in (first, second)]
-        found = self._results(
-            [self._encode(features, chosen) for features, chosen in zip((first, second), rows, strict=True)]
-        )
-        here, there, confidence = assign(*found[0][:2], *found[1][:2])
-        keep = confidence >= self.threshold
-        indices = np.stack([rows[0][here[keep]], rows[1][there[keep]]], axis=1).astype(np.int32)
-        ends = first.descriptors[indices[:, 0]], second.descriptors[indices[:, 1]]
-        return Matches(indices, np.linalg.norm(ends[0] - ends[1], axis=1).astype(np.float32), confidence[keep])
+        rows = [(_strongest(first), _strongest(second)) for first, second in pairs]
+        full = [n for n, (here, there) in enumerate(rows) if len(here) and len(there)]
+        given = [tuple(self._inputs(*each) for each in zip(pairs[n], rows[n], strict=True)) for n in full]
+        assigned = self._torch.assign(given) if self._torch else [self._assign(*images) for images in given]
+        empty = np.zeros(0, np.float32)
+        matches = [Matches(np.zeros((0, 2), np.int32), empty, empty) for _ in pairs]
+        for n, (here, there, confidence) in zip(full, assigned, strict=True):
+            keep = confidence >= self.threshold
+            indices = np.stack([rows[n][0][here[keep]], rows[n][1][there[keep]]], axis=1).astype(np.int32)
+            ends = pairs[n][0].descriptors[indices[:, 0]], pairs[n][1].descriptors[indices[:, 1]]
+            distances = np.linalg.norm(ends[0] - ends[1], axis=1).astype(np.float32)
+            matches[n] = Matches(indices, distances, confidence[keep])
+        return matches
 
     def _check(self, features: Features) -> None:
         width = self.model.card.network.inputs
@@ -122,10 +149,16 @@ class LearnedMatcher:
         if not np.isfinite(features.descriptors).all():
             raise LogpolarError("some descriptors are not finite; extract the features again")
 
-    def _encode(self, features: Features, rows: NDArray[np.intp]) -> _Image:
+    def _inputs(self, features: Features, rows: NDArray[np.intp]) -> Inputs:
         table = keypoint_table(features.keypoints[rows], features.image_size)
-        given = {"descriptors": np.asarray(features.descriptors[rows], np.float32), "table": table}
-        states, *turns = self._run("encode", given, 0)
+        return np.asarray(features.descriptors[rows], np.float32), table
+
+    def _assign(self, first: Inputs, second: Inputs) -> Assigned:
+        found = self._results([self._encode(*first), self._encode(*second)])
+        return assign(*found[0][:2], *found[1][:2])
+
+    def _encode(self, descriptors: FloatArray, table: FloatArray) -> _Image:
+        states, *turns = self._run("encode", {"descriptors": descriptors, "table": table}, 0)
         return _Image(states, (turns[0], turns[1]), (turns[2], turns[3]))
 
     def _results(self, images: list[_Image]) -> list[tuple[FloatArray, FloatArray, FloatArray]]:
@@ -171,22 +204,29 @@ class LearnedMatcher:
 
 
 @lru_cache(maxsize=2)
-def open_matcher(name: str) -> LearnedMatcher:
+def open_matcher(name: str, device: str = "cpu") -> LearnedMatcher:
     """A matcher by its name or file; opened once in a process."""
-    return LearnedMatcher(name)
+    return LearnedMatcher(name, device=device)
 
 
 def check_features(options: MatchingOptions, settings: Mapping[str, Any]) -> None:
     """Raise ``ModelError`` if a learned matcher is for other descriptors than the settings of features name."""
     if options.learned:
+        method = settings.get("descriptor") or {}  # of an evaluation
+        name = settings.get("model") or method.get("kind", "unknown")
         open_matcher(options.matcher).check_descriptors(
-            str(settings.get("model", "unknown")), str(settings.get("model_hash", ""))
+            str(name), str(settings.get("model_hash") or method.get("sha256", ""))
         )
 
 
-def assign(
-    first: FloatArray, first_logits: FloatArray, second: FloatArray, second_logits: FloatArray
-) -> tuple[NDArray[np.intp], NDArray[np.intp], FloatArray]:
+def _parent_hash(name: str, digest: str) -> str:
+    """Of the model that a shipped variant, such as an int8 one, was made from; nothing for other models."""
+    model = load_model(name) if name in shipped_models() else None
+    variant = model.card.variant if model and model.digest == digest else None
+    return variant.parent_hash if variant else ""
+
+
+def assign(first: FloatArray, first_logits: FloatArray, second: FloatArray, second_logits: FloatArray) -> Assigned:
     """Rows of both images that are each other's most probable match, and the probability.
 
     Convention: P(i, j) = softmax of row i at j, times softmax of column j at i, of the products of vectors (N, width)
@@ -209,6 +249,11 @@ def assign(
         index[part] = block.argmax(axis=1)
         best[part] = block[np.arange(len(block)), index[part]]
         np.maximum(back, block.max(axis=0), out=back)
+    return mutual(index, best, back)
+
+
+def mutual(index: NDArray[np.intp], best: FloatArray, back: FloatArray) -> Assigned:
+    """Rows whose best column ``index`` (N,), of log probability ``best`` (N,), has no better row (``back``, (M,))."""
     here = np.flatnonzero(best >= back[index])
     _, firsts = np.unique(index[here], return_index=True)  # of identical keypoints the first row
     here = here[np.sort(firsts)]

@@ -56,7 +56,7 @@ def match_features(
     if options.learned:
         from logpolar.matching.learned import open_matcher
 
-        matches = open_matcher(options.matcher).match(first, second)
+        matches = open_matcher(options.matcher, device).match(first, second)
     else:
         matches = match_descriptors(first.descriptors, second.descriptors, options, device=device)
     return filter_matches(matches, first.keypoints, second.keypoints, options)
@@ -65,8 +65,10 @@ def match_features(
 def filter_matches(matches: Matches, first: Keypoints, second: Keypoints, options: MatchingOptions) -> Matches:
     """The matches that the filter of the options keeps; ``first`` and ``second``: the keypoints of the images."""
     here, there = first[matches.indices[:, 0]], second[matches.indices[:, 1]]
-    if options.filter == "none" or (options.filter == "auto" and not have_shape(here, there)):
+    if options.filter == "none":
         return matches
+    if options.filter == "auto" and (options.learned or not have_shape(here, there)):
+        return matches  # a learned matcher has compared neighbours already
     return matches[agreeing(here, there)]
 
 

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 _FORMAT, _VERSION = "logpolar-matcher", "1"
 _SUFFIX = ".safetensors"
 
+DEFAULT_MATCHER = "logpolar-96-matcher"
+"""The shipped matcher that ``learned`` names."""
+
 PIECES = {
     "encode": (
         ("descriptors", "table"),
@@ -94,15 +97,15 @@ def shipped_matchers() -> list[str]:
 
 
 def load_matcher(name_or_path: str | Path) -> MatcherModel:
-    """Load a shipped matcher by name, or the file of one by path."""
-    name = str(name_or_path)
+    """Load a shipped matcher by name (``learned``: the default), or the file of one by path."""
+    name = DEFAULT_MATCHER if str(name_or_path) == "learned" else str(name_or_path)
     if name in shipped_matchers():
         with resources.as_file(resources.files("logpolar.models") / "matchers" / f"{name}{_SUFFIX}") as path:
             return _read(path, name)
     if Path(name).is_file():
         return _read(Path(name), name)
-    known = ", ".join(shipped_matchers()) or "none is shipped"
-    raise ModelError(f"no matcher '{name}': neither a file nor a shipped one ({known})")
+    known = ", ".join(["nearest", "learned", *shipped_matchers()])
+    raise ModelError(f"no matcher '{name}': neither a file nor one of {known}")
 
 
 def _read(path: Path, source: str) -> MatcherModel:

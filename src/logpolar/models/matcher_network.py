@@ -21,6 +21,9 @@ from logpolar.models.matcher_cards import TABLE_COLUMNS, MatcherOptions
 _MASKED = -100.0
 """Logit of the keys of padding. Finite: an image without any keypoints must not make NaN of the other."""
 
+_NEVER = -1e4
+"""Logit of matches with padding."""
+
 Turn = tuple[Tensor, Tensor]
 """Cosine and sine (B, heads, N, head width / 2) of the phases."""
 
@@ -168,6 +171,21 @@ class Head(nn.Module):
         values = self.norm(states)
         vectors = self.project(values) / values.shape[-1] ** 0.25
         return vectors, self.matchability(values)[..., 0], self.confidence(values.detach())[..., 0]
+
+
+def log_assignment(vectors: Tensor, matchability: Tensor, mask: Tensor) -> Tensor:
+    """Log P (B, N, N) of stacked images (2 B, N, width), by the convention of ``matching.learned.assign``.
+
+    About ``_NEVER`` for padding.
+    """
+    first, second = vectors.chunk(2)
+    mask_first, mask_second = mask.chunk(2)
+    both = mask_first[:, :, None] & mask_second[:, None, :]
+    logits = torch.where(both, (first @ second.transpose(1, 2)).float(), _NEVER)
+    chances = functional.logsigmoid(matchability.float())
+    here, there = chances.chunk(2)
+    found = 2 * logits - logits.logsumexp(2, keepdim=True) - logits.logsumexp(1, keepdim=True)
+    return torch.where(both, found + here[:, :, None] + there[:, None, :], _NEVER)
 
 
 def swap(values: Tensor) -> Tensor:

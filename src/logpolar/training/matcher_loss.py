@@ -1,7 +1,4 @@
-"""The loss of a matcher, of every layer: probable matches, matchability, and confidence for the early exit.
-
-Convention: P(i, j) as in ``matching.learned.assign``, here in torch.
-"""
+"""The loss of a matcher, of every layer: probable matches, matchability, and confidence for the early exit."""
 
 from __future__ import annotations
 
@@ -9,26 +6,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from logpolar.models.matcher_network import MatcherNetwork
+from logpolar.models.matcher_network import MatcherNetwork, log_assignment
 from logpolar.training.matcher_truth import Truth
-
-_NEVER = -1e4
-"""Logit of padding."""
 
 _MATCHED = -2.3
 """Log probability from which a keypoint counts as matched: 0.1."""
-
-
-def log_assignment(vectors: Tensor, matchability: Tensor, mask: Tensor) -> Tensor:
-    """Log P (B, N, N) of stacked images (2 B, N, width); about ``_NEVER`` for padding."""
-    first, second = vectors.chunk(2)
-    mask_first, mask_second = mask.chunk(2)
-    both = mask_first[:, :, None] & mask_second[:, None, :]
-    logits = torch.where(both, (first @ second.transpose(1, 2)).float(), _NEVER)
-    chances = functional.logsigmoid(matchability.float())
-    here, there = chances.chunk(2)
-    found = 2 * logits - logits.logsumexp(2, keepdim=True) - logits.logsumexp(1, keepdim=True)
-    return torch.where(both, found + here[:, :, None] + there[:, None, :], _NEVER)
 
 
 def decisions(log_probability: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,11 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from logpolar.models.matcher_network import MatcherNetwork
+from logpolar.models.matcher_network import MatcherNetwork, log_assignment
 from logpolar.settings import DEFAULT_RATIO
 from logpolar.storage.atomic_io import replacing
 from logpolar.training.matcher_data import Batch, DescribedViews, gather
-from logpolar.training.matcher_loss import log_assignment
 from logpolar.training.matcher_options import MatcherBatch
 from logpolar.training.matcher_plan import ViewPlan
 
