@@ -9,7 +9,7 @@ import pytest
 
 from logpolar.errors import ModelError
 from logpolar.models.matcher_cards import MatcherCard, MatcherOptions
-from logpolar.models.matcher_files import load_matcher, shipped_matchers, write_matcher
+from logpolar.models.matcher_files import load_matcher, write_matcher
 
 CARD = MatcherCard("m", "a matcher", MatcherOptions(inputs=8, width=16, heads=2, layers=1), "logpolar-96", "abc")
 
@@ -21,14 +21,13 @@ def path(tmp_path):
 
 
 def test_an_unknown_name_is_told_with_the_known_ones():
-    with pytest.raises(ModelError, match="no matcher 'nobody'"):
+    with pytest.raises(ModelError, match=r"no matcher 'nobody'.*logpolar-96-matcher"):
         load_matcher("nobody")
-    assert "nobody" not in shipped_matchers()
 
 
 def test_a_descriptor_model_is_not_a_matcher():
     shipped = resources.files("logpolar.models") / "weights" / "logpolar-96.safetensors"
-    with resources.as_file(shipped) as file, pytest.raises(ModelError, match="not a logpolar matcher"):
+    with resources.as_file(shipped) as file, pytest.raises(ModelError, match="model of a descriptor, not of a matcher"):
         load_matcher(file)
 
 

@@ -25,7 +25,7 @@ from logpolar.cli.models import models
 from logpolar.cli.patches import patches
 from logpolar.cli.quantise import quantise
 from logpolar.cli.sfm import sfm
-from logpolar.cli.train import ablate, recipe, train
+from logpolar.cli.train import ablate, recipe, train, train_detector
 from logpolar.cli.train_matcher import train_matcher
 from logpolar.cli.view import view
 from logpolar.errors import LogpolarError, LogpolarWarning, in_words
@@ -103,6 +103,7 @@ for _command in (
     dataset,
     recipe,
     train,
+    train_detector,
     train_matcher,
     ablate,
     evaluate,

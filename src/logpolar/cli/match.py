@@ -108,7 +108,10 @@ def _open_extractors(compare: str | None, extraction: dict[str, Any]) -> dict[st
     if compare:
         engine = {name: extraction[name] for name in ENGINE}
         detection = make_settings(DetectionOptions, extraction)
-        other = MethodExtractor(compare, extraction["max_keypoints"], detection, engine)
+        detector = extraction["detector"]
+        if detector != "sift":
+            detector = f"logpolar:{detector},orientation={extraction['orientation']}"
+        other = MethodExtractor(compare, extraction["max_keypoints"], detection, engine, detector)
         if other.name in opened:
             raise LogpolarError(f"--compare {compare}: give another descriptor than the model itself")
         opened[other.name] = other

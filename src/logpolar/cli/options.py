@@ -15,20 +15,25 @@ import click
 
 from logpolar.cli.interruption import stop
 from logpolar.cli.settings import Command, Number, settings_options, with_options
+from logpolar.errors import LogpolarError
 from logpolar.settings import (
+    DEFAULT_CONTRAST,
     DEFAULT_MAX_KEYPOINTS,
     DEFAULT_MAX_SIZE,
     DEFAULT_MIN_SIZE,
     DEFAULT_MODEL,
     DEFAULT_SPREAD,
+    ORIENTATIONS,
     PRECISIONS,
     RUNTIMES,
     DetectionOptions,
+    Orientation,
 )
 
 if TYPE_CHECKING:
     from logpolar.features.batch import OpenExtractor
     from logpolar.features.extractor import Extractor
+    from logpolar.keypoints.detection import Detector
 
 
 class WordOrFraction(click.ParamType):  # type: ignore[type-arg] # generic in the newest click only
@@ -51,6 +56,23 @@ _MAX_KEYPOINTS = click.option(
     default=DEFAULT_MAX_KEYPOINTS,
     show_default=True,
     help="Keypoints kept of each image; see --spread.",
+)
+
+_DETECTOR = (
+    click.option(
+        "--detector",
+        default="sift",
+        show_default=True,
+        metavar="sift|logpolar|FILE",
+        help="Keypoints: SIFT's, or those of a network, which have one size, so that --spread has no meaning.",
+    ),
+    click.option(
+        "--orientation",
+        type=click.Choice(ORIENTATIONS),
+        default=ORIENTATIONS[0],
+        show_default=True,
+        help="Of a network's keypoints; gradient is for images rotated by any angle.",
+    ),
 )
 
 max_size_option = click.option(
@@ -120,6 +142,13 @@ pairs_file_option = click.option(
 )
 
 
+masks_option = click.option(
+    "--masks",
+    type=click.Path(path_type=Path),
+    help="Folder of masks, photo.jpg.png for photo.jpg: keypoints on black pixels are dropped.",
+)
+
+
 @contextlib.contextmanager
 def continuing(output: Path) -> Iterator[None]:
     """On Ctrl-C, SIGTERM and SIGHUP, print where the finished work is."""
@@ -135,8 +164,10 @@ def engine_options(command: Command) -> Command:
 
 
 def extraction_options(command: Command) -> Command:
-    """--model, --max-keypoints, those of ``DetectionOptions`` and ``engine_options``; see ``take_extraction``."""
-    return model_option(_MAX_KEYPOINTS(settings_options(DetectionOptions)(engine_options(command))))
+    """--model, --detector, --orientation, --max-keypoints, those of ``DetectionOptions`` and ``engine_options``; see
+    ``take_extraction``."""
+    more = (*_DETECTOR, _MAX_KEYPOINTS, settings_options(DetectionOptions), engine_options)
+    return with_options(command, [model_option, *more])
 
 
 def description_options(command: Command) -> Command:
@@ -146,7 +177,8 @@ def description_options(command: Command) -> Command:
 
 def take_extraction(values: dict[str, Any]) -> dict[str, Any]:
     """Remove the parameters of ``extraction_options`` or ``description_options`` from all of a command's."""
-    names = "model", "max_keypoints", *(each.name for each in fields(DetectionOptions)), *ENGINE
+    detection = "detector", "orientation", "max_keypoints", *(each.name for each in fields(DetectionOptions))
+    names = "model", *detection, *ENGINE
     return {name: values.pop(name) for name in names if name in values}
 
 
@@ -165,6 +197,9 @@ def open_extractor(
     min_size: int = DEFAULT_MIN_SIZE,
     spread: float = DEFAULT_SPREAD,
     max_keypoints: int = DEFAULT_MAX_KEYPOINTS,
+    contrast_threshold: float = DEFAULT_CONTRAST,
+    detector: str = "sift",
+    orientation: Orientation = ORIENTATIONS[0],
     fixed_threads: int = 0,
     threads: int = 0,
     **extraction: Any,
@@ -172,11 +207,13 @@ def open_extractor(
     """The extractor configured by a command's options."""
     from logpolar.features.extractor import Extractor
     from logpolar.keypoints.detection import SiftDetector
+    from logpolar.models.detectors import NetworkDetector
 
-    return Extractor(
-        detector=SiftDetector(max_keypoints, spread=spread),
-        max_size=max_size or None,
-        min_size=min_size,
-        threads=fixed_threads or threads,
-        **extraction,
-    )
+    threads = fixed_threads or threads
+    if detector != "sift":
+        opened: Detector = NetworkDetector(detector, max_keypoints, orientation, threads=threads)
+    elif orientation == ORIENTATIONS[0]:
+        opened = SiftDetector(max_keypoints, contrast_threshold, spread=spread)
+    else:
+        raise LogpolarError("--orientation is for network detectors: SIFT has its own")
+    return Extractor(detector=opened, max_size=max_size or None, min_size=min_size, threads=threads, **extraction)

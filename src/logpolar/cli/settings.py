@@ -66,7 +66,7 @@ def _option(each: Field[Any], default: Any) -> Callable[[Command], Command]:
         type=kinds[type(default)],
         is_flag=isinstance(default, bool),
         default=default,
-        show_default=default not in (False, None),
+        show_default=default not in (False, None, ""),
         help=each.metadata["help"],
     )
 

@@ -18,6 +18,7 @@ from logpolar.keypoints.detection import Detector, FeatureDetector, SiftDetector
 from logpolar.keypoints.keypoints import MAX_SIZE
 from logpolar.models import Model, load_model
 from logpolar.models.describers import Describer, open_describer
+from logpolar.models.detectors import NetworkDetector
 from logpolar.settings import DEFAULT_MAX_SIZE, DEFAULT_MIN_SIZE, DEFAULT_MODEL, Precision, RuntimeName
 from logpolar.types import Color
 
@@ -34,7 +35,7 @@ class Extractor:
     >>> features.keypoints.xy, features.descriptors                 # doctest: +SKIP
 
     ``model``: a shipped model's name, the path of a model file, or a loaded ``Model``.
-    ``detector``: finds the keypoints, SIFT by default.
+    ``detector``: finds the keypoints, SIFT by default; ``NetworkDetector(...)`` has keypoints without scale.
     ``max_keypoints``: keep the strongest of each image; None leaves that to the detector (SIFT: 2048).
     ``max_size``: images are first downscaled to this many pixels on the longer side, as in hloc and the paper; None
     uses them at their own size. ``min_size``: smaller images are enlarged to that, at most 4 times, so that detail of a
@@ -73,14 +74,12 @@ class Extractor:
     @property
     def settings(self) -> dict[str, Any]:
         """What determines the features. Feature files store it, and refuse to mix different settings."""
-        detector = self.detector
-        names = [each.name for each in fields(detector)] if is_dataclass(detector) else []
         return {
             "model": self.model.name,
             "model_hash": self.model.digest,
             "max_size": self.max_size,
             **({"min_size": self.min_size} if self.min_size else {}),
-            "detector": {"name": _name(detector), **{name: _plain(getattr(detector, name)) for name in names}},
+            "detector": _detector_settings(self.detector),
         }
 
     def extract(
@@ -141,9 +140,18 @@ def _limited(detector: Detector, max_keypoints: int) -> Detector:
     """The detector with another limit; raises ``ValueError`` for one that has none to set."""
     if max_keypoints < 1:
         raise ValueError(f"max_keypoints must be at least 1, not {max_keypoints}")
+    if isinstance(detector, NetworkDetector):
+        return detector.limited(max_keypoints)
     if not isinstance(detector, SiftDetector | FeatureDetector):
-        raise ValueError("max_keypoints limits OpenCV's detectors; limit your own detector itself")
+        raise ValueError("max_keypoints limits the library's and OpenCV's detectors; limit your own detector itself")
     return replace(detector, max_keypoints=max_keypoints)
+
+
+def _detector_settings(detector: Detector) -> dict[str, Any]:
+    if isinstance(detector, NetworkDetector):
+        return detector.settings
+    names = [each.name for each in fields(detector)] if is_dataclass(detector) else []
+    return {"name": _name(detector), **{name: _plain(getattr(detector, name)) for name in names}}
 
 
 def _name(thing: object) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from logpolar.models.cards import NetworkOptions
+from logpolar.models.cards import DetectorOptions, NetworkOptions
 from logpolar.settings import DESCRIPTOR_SIZE
 from logpolar.storage.inputs import parse_json
 
@@ -26,6 +26,7 @@ _OPERATORS = frozenset(
             "Gather",
             "Cast",
             "Clip",
+            "DepthToSpace",
         ),
         *("Add", "Sub", "Mul", "Div", "Pow", "Sqrt", "ReduceMean", "ReduceSum", "ReduceL2", "LpNormalization", "Clip"),
         *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "QuantizeLinear", "DequantizeLinear"),
@@ -45,10 +46,11 @@ _ATTRIBUTE_TENSOR, _ATTRIBUTE_GRAPH, _ATTRIBUTE_INTS, _ATTRIBUTE_TENSORS, _ATTRI
 _TENSOR_SHAPE, _TENSOR_NAME, _TENSOR_FILES, _TENSOR_PLACE = 1, 8, 13, 14
 
 
-def check_graph(graph: bytes, network: NetworkOptions, weights: Mapping[str, Sequence[int]]) -> None:
+def check_graph(graph: bytes, network: NetworkOptions | DetectorOptions, weights: Mapping[str, Sequence[int]]) -> None:
     """Raise ``ValueError`` unless a graph is that of a network, with these weights, by shape, supplied from outside."""
-    body, nodes, described = _checked_body(graph, ["patches"], ["descriptors"], _OPERATORS)
-    if NetworkOptions.from_dict(parse_json(described)) != network:
+    given, wanted = ("patches", "descriptors") if isinstance(network, NetworkOptions) else ("image", "scores")
+    body, nodes, described = _checked_body(graph, [given], [wanted], _OPERATORS)
+    if type(network).from_dict(parse_json(described)) != network:
         raise ValueError("it is of another network")
     if _layers(nodes, _shapes(body, weights)) != _expected_layers(network):
         raise ValueError("its convolutions are not those of the network")
@@ -131,7 +133,9 @@ def _layers(nodes: Sequence[_Message], shapes: Mapping[str, tuple[int, ...]]) ->
     return layers
 
 
-def _expected_layers(network: NetworkOptions) -> list[Layer]:
+def _expected_layers(network: NetworkOptions | DetectorOptions) -> list[Layer]:
+    if isinstance(network, DetectorOptions):
+        return [(layer.shape, (layer.stride, layer.stride)) for layer in network.layers.values()]
     layers, inputs = [], 1
     for outputs, stride in zip(network.channels, network.strides, strict=True):
         layers.append(((outputs, inputs, 3, 3), (stride, stride)))

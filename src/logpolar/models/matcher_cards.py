@@ -11,6 +11,7 @@ import numpy as np
 from logpolar.keypoints import Keypoints
 from logpolar.sampling.patterns import check_entries
 from logpolar.settings import DESCRIPTOR_SIZE, check_settings, setting
+from logpolar.storage.inputs import parse_json
 from logpolar.types import FloatArray
 
 TABLE_COLUMNS = 6
@@ -68,7 +69,7 @@ class MatcherCard:
     @classmethod
     def from_json(cls, text: str) -> MatcherCard:
         """The inverse of ``to_json``; raises ``ValueError`` for anything else."""
-        values = json.loads(text)
+        values = parse_json(text)
         check_entries(values, cls, "card")
         if not isinstance(values["training"], dict) or not isinstance(values["figures"], dict):
             raise ValueError("the card's training and figures must be tables")

@@ -13,23 +13,29 @@ the piece, so that one graph runs every layer, and a layer is run only if it is 
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from logpolar.errors import MissingExtraError, ModelError
-from logpolar.models.files import Weights, read_parts, write_parts
+from logpolar.models.files import (
+    MATCHER_FORMAT,
+    Weights,
+    load_named,
+    parse_card,
+    read_parts,
+    shipped_files,
+    write_model,
+)
 from logpolar.models.graphs import check_piece
 from logpolar.models.matcher_cards import MatcherCard
+from logpolar.storage.inputs import parse_json
 
 if TYPE_CHECKING:
     from logpolar.models.matcher_network import MatcherNetwork
 
-_FORMAT, _VERSION = "logpolar-matcher", "1"
-_SUFFIX = ".safetensors"
+_FOLDER = "matcher_weights"
 
 DEFAULT_MATCHER = "logpolar-96-matcher"
 """The shipped matcher that ``learned`` names."""
@@ -89,36 +95,23 @@ class MatcherModel:
         return network.eval()
 
 
-def shipped_matchers() -> list[str]:
-    """Names of the matchers in the package."""
-    folder = resources.files("logpolar.models") / "matchers"
-    names = [file.name for file in folder.iterdir()] if folder.is_dir() else []
-    return sorted(name[: -len(_SUFFIX)] for name in names if name.endswith(_SUFFIX))
-
-
 def load_matcher(name_or_path: str | Path) -> MatcherModel:
     """Load a shipped matcher by name (``learned``: the default), or the file of one by path."""
     name = DEFAULT_MATCHER if str(name_or_path) == "learned" else str(name_or_path)
-    if name in shipped_matchers():
-        with resources.as_file(resources.files("logpolar.models") / "matchers" / f"{name}{_SUFFIX}") as path:
-            return _read(path, name)
-    if Path(name).is_file():
-        return _read(Path(name), name)
-    known = ", ".join(["nearest", "learned", *shipped_matchers()])
-    raise ModelError(f"no matcher '{name}': neither a file nor one of {known}")
+    return load_named(name, "matcher", shipped_files(_FOLDER), _read)
 
 
 def _read(path: Path, source: str) -> MatcherModel:
-    weights, content, text = read_parts(path, source, _FORMAT, (_VERSION,))
+    parts = read_parts(path, source, MATCHER_FORMAT)
+    card = parse_card(MatcherCard.from_json, parts, source)
     try:
-        card = MatcherCard.from_json(text)
-        graphs = {str(name): base64.b64decode(graph, validate=True) for name, graph in json.loads(content).items()}
+        graphs = {str(name): base64.b64decode(graph, validate=True) for name, graph in parse_json(parts.graph).items()}
     except (ValueError, AttributeError, TypeError) as error:
         raise ModelError(f"{source}: damaged model file: {error}") from error
-    return MatcherModel(card, weights, graphs, hashlib.sha256(path.read_bytes()).hexdigest())
+    return MatcherModel(card, parts.weights, graphs, parts.digest)
 
 
 def write_matcher(path: str | Path, weights: Weights, graphs: dict[str, bytes], card: MatcherCard) -> None:
     """Write the file of a matcher from its parts; see ``matcher_export.save_matcher`` for a network of torch."""
     content = json.dumps({name: base64.b64encode(graph).decode() for name, graph in sorted(graphs.items())})
-    write_parts(path, weights, content.encode(), card.to_json(), (_FORMAT, _VERSION))
+    write_model(path, weights, content.encode(), card)

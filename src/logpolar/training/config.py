@@ -18,10 +18,10 @@ import glob
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from logpolar.errors import LogpolarError, first_line
 from logpolar.models import shipped_models
@@ -36,6 +36,8 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+Config = TypeVar("Config")
 
 _SECTIONS = ("batch", "augmentation", "loss", "distillation", "optimisation", "run")
 _TITLES = ("name", "description", "sources", "licence", "init", "own_network", "own_loss")
@@ -64,23 +66,22 @@ def read_config(path: str | Path, changes: Sequence[str] = ()) -> TrainingConfig
 
     Data files are relative to the config's folder. Raises ``LogpolarError`` naming the file and the key.
     """
-    path = Path(path)
-    table = read_table(path)
-    try:
-        for change in changes:
-            change_table(table, change)
-        return _make_config(table, path.parent)
-    except (ValueError, OverflowError) as error:  # the latter: integers beyond the range of floats or of the library
-        raise LogpolarError(f"{path}: {error}") from error
+    return parse_config(Path(path), changes, _make_config)
 
 
-def read_table(path: Path) -> dict[str, Any]:
-    """A TOML file as it is; raises ``LogpolarError``."""
+def parse_config(path: Path, changes: Sequence[str], make: Callable[[dict[str, Any], Path], Config]) -> Config:
+    """What ``make`` makes of the file's tables and its folder; its ``ValueError`` becomes a ``LogpolarError``."""
     text = read_text(path, LogpolarError, "TOML file")
     try:
-        return dict(tomllib.loads(text))
+        table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also integers of thousands of digits
         raise LogpolarError(f"{path}: not a TOML file: {first_line(error)}") from error
+    try:
+        for change in changes:
+            _apply_change(table, change)
+        return make(table, path.parent)
+    except (ValueError, OverflowError) as error:  # the latter: integers beyond the range of floats or of the library
+        raise LogpolarError(f"{path}: {error}") from error
 
 
 def find_files(source: DataSource) -> list[Path]:
@@ -100,14 +101,14 @@ def config_to_toml(config: TrainingConfig) -> str:
     network = {name: getattr(config.network, name) for name in _NETWORK}
     options = {section: getattr(config, section) for section in _SECTIONS}
     tables: list[tuple[str, Mapping[str, Any], Mapping[str, str]]] = [
-        *(("[[data]]", asdict(source), _help(DataSource)) for source in config.data),
+        *(("[[data]]", asdict(source), help_texts(DataSource)) for source in config.data),
         ("[sampling]", pattern_to_dict(config.sampling), _SAMPLING),
         ("[network]", network, _NETWORK),
-        *((f"[{section}]", asdict(values), _help(type(values))) for section, values in options.items()),
+        *((f"[{section}]", asdict(values), help_texts(type(values))) for section, values in options.items()),
     ]
-    lines = _lines(titles, _help(TrainingConfig))
+    lines = toml_lines(titles, help_texts(TrainingConfig))
     for header, values, words in tables:
-        lines += ["", header, *_lines(values, words)]
+        lines += ["", header, *toml_lines(values, words)]
     return "\n".join(lines) + "\n"
 
 
@@ -123,11 +124,11 @@ def config_to_dict(config: TrainingConfig) -> dict[str, Any]:
     return {**values, "sampling": pattern_to_dict(config.sampling)}
 
 
-def _lines(values: Mapping[str, Any], words: Mapping[str, str]) -> list[str]:
+def toml_lines(values: Mapping[str, Any], words: Mapping[str, str]) -> list[str]:
     return [f"{name} = {_toml(value)}  # {words[name]}" for name, value in values.items()]
 
 
-def _help(kind: type) -> dict[str, str]:
+def help_texts(kind: type) -> dict[str, str]:
     found = {}
     for each in fields(kind):
         choices = each.metadata.get("choices")
@@ -143,7 +144,7 @@ def _toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # legal in JSON, not in TOML
 
 
-def change_table(table: dict[str, Any], change: str) -> None:
+def _apply_change(table: dict[str, Any], change: str) -> None:
     """Apply ``section.key=value`` or ``key=value``; a value that is not TOML is a string."""
     name, equals, text = change.partition("=")
     *sections, key = name.strip().split(".")
@@ -168,9 +169,9 @@ def _make_config(table: Mapping[str, Any], folder: Path) -> TrainingConfig:
     refuse_unknown(rest, [*_TITLES, "data", "sampling", "network", *_SECTIONS], "the config")
     titles = {name: typed(rest[name], "", name) for name in _TITLES if name in rest}
     name = titles.get("name", base.name)
-    if name in ("", "..") or Path(name).name != name:
+    if name in ("", "..") or Path(name).name != name or not name.isprintable():
         raise ValueError(f"name must be usable as a file name, not {name!r}")
-    sections = {each: fill_section(getattr(base, each), rest.get(each, {}), f"[{each}]") for each in _SECTIONS}
+    sections = {each: read_section(getattr(base, each), rest.get(each, {}), f"[{each}]") for each in _SECTIONS}
     distillation = sections["distillation"]
     sections["distillation"] = replace(distillation, teacher=_find_model(distillation.teacher, folder))
     titles |= {"init": _find_model(titles.get("init", base.init), folder)}
@@ -180,8 +181,8 @@ def _make_config(table: Mapping[str, Any], folder: Path) -> TrainingConfig:
     loss = sections["loss"]
     if not (loss.triplet or loss.second_order or distillation.wanted or titles.get("own_loss")):
         raise ValueError("[loss] all weights are 0 and there is no teacher: nothing would be learned")
-    sampling = _read_sampling(base.sampling, _table(rest.get("sampling", {}), "[sampling]"))
-    network = _read_network(base.network, sampling, _table(rest.get("network", {}), "[network]"))
+    sampling = _read_sampling(base.sampling, _as_table(rest.get("sampling", {}), "[sampling]"))
+    network = _read_network(base.network, sampling, _as_table(rest.get("network", {}), "[network]"))
     data = _read_data(rest.get("data", []), folder)
     return replace(base, **titles, **sections, sampling=sampling, network=network, data=data)
 
@@ -191,7 +192,7 @@ def _read_data(tables: Any, folder: Path) -> tuple[DataSource, ...]:
         raise ValueError("[[data]] needs two brackets, and can only be set in the file: there may be several")
     if not isinstance(tables, list) or not tables:
         raise ValueError("there is no [[data]]: name the correspondence files to train on")
-    sources = [fill_section(DataSource(), table, "[[data]]") for table in tables]
+    sources = [read_section(DataSource(), table, "[[data]]") for table in tables]
     if not all(source.files for source in sources):
         raise ValueError("[[data]] names no files")
     if not sum(source.share for source in sources) > 0:
@@ -235,9 +236,9 @@ def _read_network(base: NetworkOptions, pattern: Pattern, table: Mapping[str, An
         raise ValueError(f"[{'sampling' if isinstance(error, PatchSizeError) else 'network'}] {error}") from error
 
 
-def fill_section(base: Any, table: Any, where: str) -> Any:
+def read_section(base: Any, table: Any, where: str) -> Any:
     """Options with the table's values."""
-    table = _table(table, where)
+    table = _as_table(table, where)
     refuse_unknown(table, [each.name for each in fields(base)], where)
     values = {name: typed(value, getattr(base, name), f"{where} {name}") for name, value in table.items()}
     options = replace(base, **values)
@@ -248,7 +249,7 @@ def fill_section(base: Any, table: Any, where: str) -> Any:
     return options
 
 
-def _table(value: Any, where: str) -> dict[str, Any]:
+def _as_table(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"{where} must be a section with keys")
     return value

@@ -16,9 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from logpolar.errors import LogpolarError
 from logpolar.models import shipped_models
-from logpolar.training.config import change_table, fill_section, read_table, refuse_unknown, typed
+from logpolar.training.config import parse_config, read_section, refuse_unknown, typed
 from logpolar.training.matcher_options import MatcherConfig, MatcherData
 
 _SECTIONS = ("data", "views", "network", "batch", "optimisation", "run")
@@ -30,14 +29,7 @@ def read_matcher_config(path: str | Path, changes: Sequence[str] = ()) -> Matche
 
     Raises ``LogpolarError`` naming the file and the key.
     """
-    path = Path(path)
-    table = read_table(path)
-    try:
-        for change in changes:
-            change_table(table, change)
-        return make_matcher_config(table, path.parent)
-    except ValueError as error:
-        raise LogpolarError(f"{path}: {error}") from error
+    return parse_config(Path(path), changes, make_matcher_config)
 
 
 def make_matcher_config(table: dict[str, Any], folder: Path) -> MatcherConfig:
@@ -48,7 +40,7 @@ def make_matcher_config(table: dict[str, Any], folder: Path) -> MatcherConfig:
     name = titles.get("name", base.name)
     if name in ("", "..") or Path(name).name != name:
         raise ValueError(f"name must be usable as a file name, not {name!r}")
-    sections = {each: fill_section(getattr(base, each), table.get(each, {}), f"[{each}]") for each in _SECTIONS}
+    sections = {each: read_section(getattr(base, each), table.get(each, {}), f"[{each}]") for each in _SECTIONS}
     sections["data"] = _placed(sections["data"], folder)
     descriptor = titles.get("descriptor", base.descriptor)
     if descriptor not in shipped_models():
