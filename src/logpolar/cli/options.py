@@ -61,8 +61,7 @@ _MAX_KEYPOINTS = click.option(
 _DETECTOR = (
     click.option(
         "--detector",
-        default="sift",
-        show_default=True,
+        show_default="sift, or that of the model",
         metavar="sift|logpolar|FILE",
         help="Keypoints: SIFT's, or those of a network, which have one size, so that --spread has no meaning.",
     ),
@@ -193,12 +192,13 @@ def extractor_opener(threads: int, **extraction: Any) -> OpenExtractor:
 
 
 def open_extractor(
+    model: str,
     max_size: int,
     min_size: int = DEFAULT_MIN_SIZE,
     spread: float = DEFAULT_SPREAD,
     max_keypoints: int = DEFAULT_MAX_KEYPOINTS,
     contrast_threshold: float = DEFAULT_CONTRAST,
-    detector: str = "sift",
+    detector: str | None = None,
     orientation: Orientation = ORIENTATIONS[0],
     fixed_threads: int = 0,
     threads: int = 0,
@@ -210,10 +210,20 @@ def open_extractor(
     from logpolar.models.detectors import NetworkDetector
 
     threads = fixed_threads or threads
-    if detector != "sift":
-        opened: Detector = NetworkDetector(detector, max_keypoints, orientation, threads=threads)
+    descriptor, chosen = detector_of(model, detector)
+    if chosen != "sift":
+        opened: Detector = NetworkDetector(chosen, max_keypoints, orientation, threads=threads)
     elif orientation == ORIENTATIONS[0]:
         opened = SiftDetector(max_keypoints, contrast_threshold, spread=spread)
     else:
         raise LogpolarError("--orientation is for network detectors: SIFT has its own")
-    return Extractor(detector=opened, max_size=max_size or None, min_size=min_size, threads=threads, **extraction)
+    extraction |= {"max_size": max_size or None, "min_size": min_size, "threads": threads}
+    return Extractor(descriptor, opened, **extraction)
+
+
+def detector_of(model: str, detector: str | None) -> tuple[str, str]:
+    """Names of the descriptor and the detector that --model and --detector choose."""
+    from logpolar.models.files import take_apart
+
+    descriptor, own = take_apart(model, detector)
+    return str(descriptor), own or detector or "sift"

@@ -19,6 +19,7 @@ from logpolar.keypoints.keypoints import MAX_SIZE
 from logpolar.models import Model, load_model
 from logpolar.models.describers import Describer, open_describer
 from logpolar.models.detectors import NetworkDetector
+from logpolar.models.files import take_apart
 from logpolar.settings import DEFAULT_MAX_SIZE, DEFAULT_MIN_SIZE, DEFAULT_MODEL, Precision, RuntimeName
 from logpolar.types import Color
 
@@ -34,8 +35,9 @@ class Extractor:
     >>> features = Extractor("logpolar-96").extract("photo.jpg")    # doctest: +SKIP
     >>> features.keypoints.xy, features.descriptors                 # doctest: +SKIP
 
-    ``model``: a shipped model's name, the path of a model file, or a loaded ``Model``.
-    ``detector``: finds the keypoints, SIFT by default; ``NetworkDetector(...)`` has keypoints without scale.
+    ``model``: a shipped model's name, the path of a model file, or a loaded ``Model``; ``"logpolar-sf"`` brings its
+    own detector of keypoints without scale.
+    ``detector``: finds the keypoints, SIFT by default.
     ``max_keypoints``: keep the strongest of each image; None leaves that to the detector (SIFT: 2048).
     ``max_size``: images are first downscaled to this many pixels on the longer side, as in hloc and the paper; None
     uses them at their own size. ``min_size``: smaller images are enlarged to that, at most 4 times, so that detail of a
@@ -61,8 +63,10 @@ class Extractor:
             raise ValueError(f"max_size must be at least 1, not {max_size}")
         if min_size is not None and min_size < 0:
             raise ValueError(f"min_size must be at least 0, not {min_size}")
-        self.model = model if isinstance(model, Model) else load_model(model)
-        self.detector = detector or SiftDetector()
+        if not isinstance(model, Model):
+            name, own = take_apart(model, detector)
+            model, detector = load_model(name), NetworkDetector(own, threads=threads) if own else detector
+        self.model, self.detector = model, detector or SiftDetector()
         if max_keypoints is not None:
             self.detector = _limited(self.detector, max_keypoints)
         self.max_size = max_size

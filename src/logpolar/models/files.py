@@ -25,6 +25,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import resources
 from importlib.abc import Traversable
@@ -55,6 +56,9 @@ _FORMATS: dict[type, str] = {ModelCard: _FORMAT, DetectorCard: _DETECTOR_FORMAT,
 _READABLE = ("2", "3")
 _SUFFIX = ".safetensors"
 _CHECK = "check"
+
+PAIRS = {"logpolar-sf": ("logpolar-96", "logpolar")}
+"""Descriptor and detector that one name stands for wherever features of images are extracted."""
 
 Weights: TypeAlias = dict[str, NDArray[Any]]
 """float32; in int8 variants also int8, uint8 and int32."""
@@ -153,9 +157,10 @@ def shipped_models() -> list[str]:
 
 
 def shipped_files(folder: str) -> dict[str, Traversable]:
+    """Model files in a folder of the package, by name."""
     place = resources.files("logpolar.models") / folder
-    files = sorted(place.iterdir(), key=lambda file: file.name) if place.is_dir() else []
-    return {file.name[: -len(_SUFFIX)]: file for file in files if file.name.endswith(_SUFFIX)}
+    files = {file.name[: -len(_SUFFIX)]: file for file in place.iterdir() if file.name.endswith(_SUFFIX)}
+    return dict(sorted(files.items()))
 
 
 def load_model(name_or_path: str | Path) -> Model:
@@ -164,8 +169,37 @@ def load_model(name_or_path: str | Path) -> Model:
     A shipped model that a later one replaced keeps its file, and so its hash, under a new name.
     """
     name = str(name_or_path)
+    if name in PAIRS:
+        raise ModelError(f"model '{name}' has its own keypoints; for given ones use its descriptor '{PAIRS[name][0]}'")
     model = load_named(name, "model", shipped_files("weights"), _read)
     return replace(model, card=replace(model.card, name=name)) if name in shipped_models() else model
+
+
+def take_apart(model: str | Path, detector: object = None) -> tuple[str | Path, str | None]:
+    """Names of the descriptor and, of a pair, its detector; a pair refuses another ``detector``."""
+    if str(model) not in PAIRS:
+        return model, None
+    if detector is not None:
+        raise ModelError(
+            f"model '{model}' has its own detector; for another one use its descriptor '{PAIRS[str(model)][0]}'"
+        )
+    return PAIRS[str(model)]
+
+
+def shipped_detectors() -> list[str]:
+    """Names of the detector models in the package."""
+    return list(shipped_files("detector_weights"))
+
+
+def is_detector(name_or_path: str | Path) -> bool:
+    """Whether this is a shipped detector's name, or the model file of a detector."""
+    if str(name_or_path) in shipped_detectors():
+        return True
+    with suppress(SafetensorError, OSError):
+        if Path(name_or_path).is_file():
+            with safe_open(name_or_path, framework="numpy") as file:
+                return (file.metadata() or {}).get("format") == _DETECTOR_FORMAT
+    return False
 
 
 def load_detector(name_or_path: str | Path) -> DetectorModel:
@@ -174,6 +208,7 @@ def load_detector(name_or_path: str | Path) -> DetectorModel:
 
 
 def load_named(name: str, what: str, shipped: Mapping[str, Traversable], read: Callable[[Path, str], Loaded]) -> Loaded:
+    """What ``read`` makes of a shipped file, by its name, or of one by its path."""
     if name in shipped:
         with resources.as_file(shipped[name]) as path:
             return read(path, name)
