@@ -8,7 +8,14 @@ from typing import Any
 
 import click
 
-from logpolar.cli.options import continuing, extraction_options, extractor_opener, warn_about_jobs
+from logpolar.cli.options import (
+    continuing,
+    executor_option,
+    extraction_options,
+    extractor_opener,
+    make_workers,
+    warn_about_jobs,
+)
 from logpolar.errors import ImageError
 
 
@@ -25,8 +32,9 @@ from logpolar.errors import ImageError
     callback=warn_about_jobs,
     help="Images at a time.",
 )
+@executor_option
 @click.option("--overwrite", is_flag=True, help="Start over instead of adding to an existing file.")
-def extract(paths: tuple[str, ...], output: Path, jobs: int, overwrite: bool, **extraction: Any) -> None:
+def extract(paths: tuple[str, ...], output: Path, jobs: int, executor: str, overwrite: bool, **extraction: Any) -> None:
     """Extract features of images, folders and globs into one file.
 
     The file is HDF5 in hloc's layout. Rerun the command to resume. Unreadable images are listed at
@@ -37,7 +45,8 @@ def extract(paths: tuple[str, ...], output: Path, jobs: int, overwrite: bool, **
 
     images = find_images(paths)
     with continuing(output):
-        report = extract_images(images, output, extractor_opener(**extraction), jobs, overwrite, progress=True)
+        workers = make_workers(executor, jobs, batch=4)
+        report = extract_images(images, output, extractor_opener(**extraction), workers, overwrite, progress=True)
     if len(report.failed) == 1 == len(images):
         raise ImageError(next(iter(report.failed.values())))
     for reason in report.failed.values():
