@@ -20,7 +20,7 @@ import cv2
 import numpy as np
 
 from logpolar.sfm.facts import Facts, Lens, PairFacts, PhotoFacts, SceneModel
-from logpolar.sfm.scene_page import Provenance, write_scene_page
+from logpolar.sfm.scene_page import Provenance, read_pictures, write_scene_page
 from logpolar.storage.documents import versions
 
 TRACK = 10
@@ -108,7 +108,7 @@ def main() -> None:
         facts = make_scene(options.cameras, options.points)
         write_photos(folder, facts)
         began = time.perf_counter()
-        write_scene_page(folder / "page.html", facts, folder, Provenance("benchmark"))
+        write_scene_page(folder / "page.html", facts, read_pictures(folder, facts), Provenance("benchmark"))
         written = time.perf_counter() - began
         size = (folder / "page.html").stat().st_size / 1e6
         result = {"cameras": options.cameras, "points": options.points, "page_mb": round(size, 1)}

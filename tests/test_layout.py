@@ -16,6 +16,7 @@ SOURCE, TESTS = ROOT / "src" / "logpolar", ROOT / "tests"
 SHARED = {
     "cli/options.py": "cli/test_cli_help.py",
     "datasets/columns.py": "datasets/test_files.py",
+    "datasets/page.py": "cli/test_cli_dataset_show.py",
     "errors.py": "cli/test_cli_help.py",
     "evaluation/descriptors/extraction.py": "evaluation/test_sfm.py",
     "evaluation/descriptors/kornia_features.py": "evaluation/descriptors/test_whole_features.py",
@@ -34,6 +35,7 @@ SHARED = {
     "models/runtimes/onnxruntime_cpu.py": "models/test_describers.py",
     "sampling/onnx_arrays.py": "sampling/test_onnx_arrays_and_lookup.py",
     "sampling/onnx_lookup.py": "sampling/test_onnx_arrays_and_lookup.py",
+    "sfm/quality.py": "cli/test_cli_sfm.py",
     "settings.py": "cli/test_cli_settings.py",
     "sfm/facts.py": "sfm/test_diagnosis.py",
     "training/cards.py": "training/test_run.py",

@@ -15,6 +15,9 @@ DEFAULT_MODEL = "logpolar-96"
 DEFAULT_MAX_KEYPOINTS = 2048
 """Keypoints kept of an image, strongest first."""
 
+DEFAULT_CONTRAST = 0.04
+"""SIFT's contrast threshold: lower finds fainter keypoints."""
+
 DEFAULT_MAX_SIZE = 1600
 """Longer side, in pixels, to which larger images are downscaled first."""
 

@@ -122,12 +122,12 @@ class TestGraph:
 
     def test_none_for_too_many(self, monkeypatch):
         monkeypatch.setattr(scene_page, "MAX_GRAPH", 3)
-        assert scene_data(make_facts(), None, SOURCE)["graph"] is None
+        assert scene_data(make_facts(), {}, SOURCE)["graph"] is None
 
 
 class TestPage:
     def test_photos_cameras_and_findings(self):
-        data = scene_data(make_facts(), None, SOURCE)
+        data = scene_data(make_facts(), {}, SOURCE)
         assert data["verdict"].startswith("8 of 10 photos registered; 400 points")
         assert "10 photos are not in this page" in data["verdict"]
         reasons = [photo["reason"] for photo in data["photos"] if photo["reason"]]
@@ -139,16 +139,18 @@ class TestPage:
 
     def test_without_a_model_without_points_and_without_anything(self):
         facts = make_facts(points=0)
-        assert scene_data(facts, None, SOURCE)["findings"][0]["title"] == "Model 0 has no points"
+        assert scene_data(facts, {}, SOURCE)["findings"][0]["title"] == "Model 0 has no points"
         empty = PairFacts(np.zeros((0, 2), np.intp), *(np.zeros(0, np.intp) for _ in range(3)))
         for facts in (replace(make_facts(), models=[]), Facts([], {}, empty)):
-            data = scene_data(facts, None, SOURCE)
+            data = scene_data(facts, {}, SOURCE)
             assert data["model"] is None
             json.dumps(data, allow_nan=False)
 
     def test_photos_that_moved_or_lead_outside_are_left_out(self, tmp_path):
         cv2.imwrite(str(tmp_path / "a.png"), np.zeros((600, 900), np.uint8))
         (tmp_path / "b.png").write_text("no photo")
-        found = read_pictures(tmp_path, ["a.png", "b.png", "gone.png", "../a.png", *HOSTILE])
+        facts = make_facts(names=["a.png", "b.png", "gone.png", "../a.png", *HOSTILE[:4]])
+        found = read_pictures(tmp_path, facts)
         assert list(found) == ["a.png"]
+        assert read_pictures(None, facts) == {}
         assert cv2.imdecode(np.frombuffer(found["a.png"], np.uint8), cv2.IMREAD_UNCHANGED).shape[:2] == (320, 480)

@@ -228,8 +228,8 @@ def report(results: tuple[Path, ...], output: Path) -> None:
 
     RESULTS are their output folders, searched at any depth: patches.json, retrieval.json, hpatches.json, amos.json,
     phototourism.json, sfm.json, and table.csv of `logpolar ablate`. Several runs of one protocol are allowed, such as
-    `eval patches` with and without --fixed-size. Writes report.md, report.json, and figures (extra 'viz'); with -o
-    NAME.md, that file, and the others in the folder NAME.
+    `eval patches` with and without --fixed-size. Writes report.html to look at, report.md, report.json, and figures
+    (extra 'viz'); with -o NAME.md, that file and NAME.html, and the others in the folder NAME.
     """
     from logpolar.evaluation.report.sections import report_results
 

@@ -16,6 +16,7 @@ import click
 from logpolar.cli.interruption import stop
 from logpolar.cli.settings import Command, Number, settings_options, with_options
 from logpolar.settings import (
+    DEFAULT_CONTRAST,
     DEFAULT_MAX_KEYPOINTS,
     DEFAULT_MAX_SIZE,
     DEFAULT_MIN_SIZE,
@@ -137,6 +138,13 @@ pairs_file_option = click.option(
 )
 
 
+masks_option = click.option(
+    "--masks",
+    type=click.Path(path_type=Path),
+    help="Folder of masks, photo.jpg.png for photo.jpg: keypoints on black pixels are dropped.",
+)
+
+
 @contextlib.contextmanager
 def continuing(output: Path) -> Iterator[None]:
     """On Ctrl-C, SIGTERM and SIGHUP, print where the finished work is."""
@@ -182,6 +190,7 @@ def open_extractor(
     min_size: int = DEFAULT_MIN_SIZE,
     spread: float = DEFAULT_SPREAD,
     max_keypoints: int = DEFAULT_MAX_KEYPOINTS,
+    contrast_threshold: float = DEFAULT_CONTRAST,
     fixed_threads: int = 0,
     threads: int = 0,
     **extraction: Any,
@@ -191,7 +200,7 @@ def open_extractor(
     from logpolar.keypoints.detection import SiftDetector
 
     return Extractor(
-        detector=SiftDetector(max_keypoints, spread=spread),
+        detector=SiftDetector(max_keypoints, contrast_threshold, spread=spread),
         max_size=max_size or None,
         min_size=min_size,
         threads=fixed_threads or threads,

@@ -19,6 +19,10 @@ class PatchSizeError(ValueError):
     """A patch size that a network's strides do not divide."""
 
 
+_MOST_SIDE, _MOST_CHANNELS, _MOST_WORK = 512, 4096, 10**10
+"""Beyond any use; a config or a card that asks for more would take all memory."""
+
+
 @dataclass(frozen=True)
 class NetworkOptions:
     """Architecture of a descriptor network."""
@@ -33,12 +37,15 @@ class NetworkOptions:
     def __post_init__(self) -> None:
         if not isinstance(self.circular, bool):
             raise ValueError(f"circular must be true or false, not {self.circular!r}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must lie in [0, 1), not {self.dropout}")
+        if not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must lie in [0, 1), not {self.dropout!r}")
         _check_layers(self.channels, self.strides)
         sides, step = (self.rows, self.columns), self.reduction
         if not all(isinstance(side, int) and side >= step and side % step == 0 for side in sides):
             raise PatchSizeError(f"rows and columns must be multiples of {step}, not {self.rows} x {self.columns}")
+        if max(sides) > _MOST_SIDE or max(self.channels) > _MOST_CHANNELS or self.multiply_adds > _MOST_WORK:
+            most = f"{_MOST_SIDE} rows and columns, {_MOST_CHANNELS} channels and {_MOST_WORK:.0e} multiply-adds"
+            raise ValueError(f"the network is too large: {most} a patch are the limit")
 
     @property
     def reduction(self) -> int:

@@ -15,7 +15,7 @@ from logpolar.sfm.diagnosis import diagnose, weakest_photos, why_unregistered
 from logpolar.sfm.facts import Facts, SceneModel
 from logpolar.sfm.mapper import DATABASE, MODELS, PAGE, POINTS, REPORT, SUMMARY, NoModelError, SfmReport
 from logpolar.sfm.picture import draw_summary
-from logpolar.sfm.scene_page import Provenance, write_scene_page
+from logpolar.sfm.scene_page import Provenance, read_pictures, write_scene_page
 from logpolar.sfm.survey import find_database, find_models, survey
 from logpolar.storage.atomic_io import write_whole
 from logpolar.storage.documents import rounded, versions, write_json
@@ -27,10 +27,10 @@ def write_reports(photos: Path, output: Path, report: SfmReport, command: str) -
     """Write all reports on what ``pipeline.reconstruct`` left in ``output``; ``command`` made it."""
     facts = survey(find_models(output / MODELS), find_database(output), report.left_out)
     write_json(output / REPORT, asdict(report) | describe(facts, photos, command), indent=1)
-    source = Provenance(f"{output.resolve().name}: reconstruction of {photos.resolve().name}", command, report.seconds)
-    write_scene_page(output / PAGE, facts, photos, source)
+    title, pictures = f"{photos.resolve().name}: reconstruction", read_pictures(photos, facts)
+    write_scene_page(output / PAGE, facts, pictures, Provenance(title, command, report.seconds))
     write_points(output / POINTS, facts.models[0])
-    write_picture(output / SUMMARY, draw_summary(photos, output, report))
+    write_picture(output / SUMMARY, draw_summary(facts, pictures, title))
 
 
 @contextlib.contextmanager
@@ -41,7 +41,9 @@ def explained(photos: Path, output: Path, command: str) -> Iterator[None]:
     except NoModelError:
         facts = survey({}, output / DATABASE)
         write_json(output / REPORT, {"made_of": ""} | describe(facts, photos, command), indent=1)
-        write_scene_page(output / PAGE, facts, photos, Provenance(f"{photos.resolve().name}: no model", command))
+        title, pictures = f"{photos.resolve().name}: no model", read_pictures(photos, facts)
+        write_scene_page(output / PAGE, facts, pictures, Provenance(title, command))
+        write_picture(output / SUMMARY, draw_summary(facts, pictures, title))
         raise
 
 
@@ -66,7 +68,7 @@ def write_model_page(
     places = (photos, made.get("folder"), folder / "images")
     found = next((Path(place) for place in places if place and Path(place).is_dir()), None)
     source = Provenance(folder.resolve().name, made.get("command") or command, made.get("seconds") or {})
-    write_scene_page(path, facts, found, source)
+    write_scene_page(path, facts, read_pictures(found, facts), source)
 
 
 def _read_details(folder: Path) -> dict[str, Any]:

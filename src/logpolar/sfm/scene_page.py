@@ -38,18 +38,17 @@ class Provenance:
     seconds: Mapping[str, float] = field(default_factory=dict)  # by stage
 
 
-def write_scene_page(path: Path, facts: Facts, photos: Path | None, source: Provenance) -> None:
-    """Write the page; ``photos`` is the folder of the photos, or None if it is not known."""
-    write_page(path, "scene", source.title, scene_data(facts, photos, source))
+def write_scene_page(path: Path, facts: Facts, pictures: Mapping[str, bytes], source: Provenance) -> None:
+    """Write the page; ``pictures``: see ``read_pictures``."""
+    write_page(path, "scene", source.title, scene_data(facts, pictures, source))
 
 
-def scene_data(facts: Facts, photos: Path | None, source: Provenance) -> dict[str, Any]:
+def scene_data(facts: Facts, pictures: Mapping[str, bytes], source: Provenance) -> dict[str, Any]:
     """What the page shows, as JSON values."""
-    pictures = read_pictures(photos, [photo.name for photo in facts.photos])
     largest = facts.models[0] if facts.models else None
     return {
         "title": source.title,
-        "verdict": _verdict(facts, len(pictures)),
+        "verdict": "; ".join([verdict(facts), *_missing(facts, pictures)]),
         "photos": _photos(facts, pictures),
         "lenses": _lenses(facts),
         "findings": [asdict(finding) | {"photos": list(finding.photos)} for finding in diagnose(facts)],
@@ -65,8 +64,12 @@ def scene_data(facts: Facts, photos: Path | None, source: Provenance) -> dict[st
     }
 
 
-def read_pictures(folder: Path | None, names: list[str]) -> dict[str, bytes]:
-    """Small JPEGs of those photos that can be read, by name; the more photos, the smaller."""
+def read_pictures(folder: Path | None, facts: Facts) -> dict[str, bytes]:
+    """Small JPEGs of those photos that can be read, by name; the more photos, the smaller.
+
+    ``folder``: where the photos are; None if that is not known.
+    """
+    names = [photo.name for photo in facts.photos]
     side = int(np.clip(480 * np.sqrt(100 / max(len(names), 1)), 64, 480))
     found, room = {}, _PHOTO_BYTES
     if folder is None:
@@ -82,7 +85,8 @@ def read_pictures(folder: Path | None, names: list[str]) -> dict[str, bytes]:
     return found
 
 
-def _verdict(facts: Facts, pictures: int) -> str:
+def verdict(facts: Facts) -> str:
+    """The result in one line."""
     placed = len(facts.models[0].photos) if facts.models else 0
     parts = [f"{placed} of {len(facts.photos)} photos registered"]
     if facts.models:
@@ -91,9 +95,12 @@ def _verdict(facts: Facts, pictures: int) -> str:
         parts += [f"mean reprojection error {np.mean(errors):.2f} px"] if errors else []
     if len(facts.models) > 1:
         parts.append(f"{len(facts.models)} models, of which this is the largest, number {facts.models[0].number}")
-    if pictures < len(facts.photos):
-        parts.append(f"{len(facts.photos) - pictures} photos are not in this page: not found, or not readable")
     return "; ".join(parts)
+
+
+def _missing(facts: Facts, pictures: Mapping[str, bytes]) -> list[str]:
+    count = len(facts.photos) - len(pictures)
+    return [f"{count} photos are not in this page: not found, or not readable"] if count else []
 
 
 def _photos(facts: Facts, pictures: Mapping[str, bytes]) -> list[dict[str, Any]]:
@@ -130,36 +137,70 @@ def _lenses(facts: Facts) -> list[dict[str, Any]]:
             "photos": sum(photo.lens == lens.number for photo in facts.photos),
             "parameters": ", ".join(f"{value:.5g}" for value in lens.parameters),
         }
-        for lens in facts.lenses.values()
+        for _, lens in sorted(facts.lenses.items())
     ]
 
 
+@dataclass(frozen=True, eq=False)
+class PageModel:
+    """A model in the coordinates of pages: y up, centred on what is dense, about one unit large."""
+
+    points: Matrix  # (N, 3)
+    colours: NDArray[np.uint8]  # (N, 3), red, green, blue
+    centres: Matrix  # (C, 3)
+    axes: Matrix  # (C, 3, 3), rows right, down and forward of each camera
+    field: Matrix  # (C, 2), half the photo's width and height over its focal length
+
+    @classmethod
+    def of(cls, facts: Facts, model: SceneModel) -> PageModel:
+        axes, middle, scale = page_frame(model)
+        lenses = [facts.lenses[facts.photos[row].lens or 0] for row in model.photos.tolist()]
+        sizes = np.array([[lens.width, lens.height] for lens in lenses], np.float64).reshape(-1, 2)
+        focal = np.array([max(lens.focal, 1e-9) for lens in lenses]).reshape(-1, 1)
+        return cls(
+            (model.points - middle) @ axes.T * scale,
+            model.colours,
+            (model.centres - middle) @ axes.T * scale,
+            model.poses[:, :, :3] @ axes.T,
+            (sizes / (2 * focal)).clip(0, 2),
+        )
+
+    @property
+    def frustum(self) -> float:
+        """Length of a frustum: half the usual distance between neighbouring cameras, within bounds."""
+        if len(self.centres) < 2:
+            return 0.15
+        apart = [np.partition(np.linalg.norm(self.centres - centre, axis=1), 1)[1] for centre in self.centres]
+        return float(np.clip(0.5 * np.median(apart), 0.02, 0.2))
+
+    def corners(self) -> Matrix:
+        """Corners of the photos (C, 4, 3) in front of their cameras, clockwise from the upper left."""
+        signs = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]])
+        rays = np.concatenate([signs * self.field[:, None], np.ones((len(self.field), 4, 1))], axis=2)
+        return np.asarray(self.centres[:, None] + self.frustum * rays @ self.axes)
+
+
 def model_data(facts: Facts, model: SceneModel) -> dict[str, Any]:
-    """The model in the page's coordinates: y up, centred on the points, about one unit large."""
-    kept = _kept_points(model)
+    """The model, packed: a selection of its points, its cameras, and which of the points each camera observes."""
+    shown, kept = PageModel.of(facts, model), _kept_points(model)
     place = np.full(len(model.points), -1, np.intp)
     place[kept] = np.arange(len(kept))
-    axes, centre, scale = page_frame(model)
-    rotations = model.poses[:, :, :3] @ axes.T
-    centres = (model.centres - centre) @ axes.T * scale
     observed = [np.sort(place[rows][place[rows] >= 0]) for rows in model.observed]
     gaps = [pack_gaps(rows) for rows in observed]
-    lenses = [facts.lenses[facts.photos[row].lens or 0] for row in model.photos.tolist()]
-    sizes = np.array([[lens.width, lens.height] for lens in lenses], np.float64).reshape(-1, 2)
-    focal = np.array([max(lens.focal, 1e-9) for lens in lenses]).reshape(-1, 1)
+    cameras = np.concatenate([shown.axes.reshape(-1, 9), shown.centres], axis=1)
     return {
-        "points": pack_array(((model.points[kept] - centre) @ axes.T * scale).astype(np.float32)),
+        "points": pack_array(shown.points[kept].astype(np.float32)),
         "colours": pack_array(model.colours[kept]),
         "tracks": pack_array(np.minimum(model.track_lengths[kept], 255).astype(np.uint8)),
         "total": len(model.points),
         "photos": pack_array(model.photos.astype(np.int32)),
-        "cameras": pack_array(np.concatenate([rotations.reshape(-1, 9), centres], axis=1).astype(np.float32)),
-        "field": pack_array((sizes / (2 * focal)).clip(0, 2).astype(np.float32)),
+        "cameras": pack_array(cameras.astype(np.float32)),
+        "field": pack_array(shown.field.astype(np.float32)),
         "observed": pack_array(np.concatenate([*gaps, np.zeros(0, np.uint8)])),
         "lengths": [len(each) for each in gaps],
         "counts": pack_array(np.array([len(rows) for rows in observed], np.int32)),
-        "frustum": _frustum_size(centres),
-        "home": [0.0, 0.35, 3.0],  # yaw, pitch, distance
+        "frustum": shown.frustum,
+        "home": [0.0, 0.35, 2.4],  # yaw, pitch, distance
     }
 
 
@@ -193,14 +234,6 @@ def _kept_points(model: SceneModel) -> Rows:
         longest = np.argsort(-model.track_lengths[order], kind="stable")[:MAX_POINTS]
         order = order[np.sort(longest)]
     return order
-
-
-def _frustum_size(centres: Matrix) -> float:
-    """Half the usual distance between neighbouring cameras, within bounds."""
-    if len(centres) < 2:
-        return 0.15
-    apart = [np.partition(np.linalg.norm(centres - centre, axis=1), 1)[1] for centre in centres]
-    return float(np.clip(0.5 * np.median(apart), 0.02, 0.2))
 
 
 def pack_gaps(rows: Rows) -> NDArray[np.uint8]:

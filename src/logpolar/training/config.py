@@ -163,7 +163,7 @@ def _make_config(table: Mapping[str, Any], folder: Path) -> TrainingConfig:
     _refuse_unknown(rest, [*_TITLES, "data", "sampling", "network", *_SECTIONS], "the config")
     titles = {name: _typed(rest[name], "", name) for name in _TITLES if name in rest}
     name = titles.get("name", base.name)
-    if name in ("", "..") or Path(name).name != name:
+    if name in ("", "..") or Path(name).name != name or not name.isprintable():
         raise ValueError(f"name must be usable as a file name, not {name!r}")
     sections = {each: _section(getattr(base, each), rest.get(each, {}), f"[{each}]") for each in _SECTIONS}
     distillation = sections["distillation"]

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from logpolar.cli import main
-from logpolar.sfm.scene_page import Provenance, write_scene_page
+from logpolar.sfm.scene_page import Provenance, read_pictures, write_scene_page
 from scene_facts import HOSTILE, make_facts
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -58,7 +58,8 @@ def scene_page(tmp_path_factory):
         pixels = np.full((48, 64, 3), (40 * number, 200, 255 - 40 * number), np.uint8)
         (folder / name).write_bytes(cv2.imencode(".png", pixels)[1].tobytes())
     source = Provenance("</title><script>alert(1)</script>", "logpolar sfm '<b>'", {"features": 2.0, "mapping": 1.0})
-    write_scene_page(folder / "scene.html", make_facts(names=HOSTILE), folder, source)
+    facts = make_facts(names=HOSTILE)
+    write_scene_page(folder / "scene.html", facts, read_pictures(folder, facts), source)
     return folder / "scene.html"
 
 

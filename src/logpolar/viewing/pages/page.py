@@ -39,6 +39,7 @@ _PAGE = """<!doctype html>
 
 _SCRIPTS = {
     "pair": ("page", "pair"),
+    "document": ("page", "tables", "document"),
     "scene": ("page", "tables", "charts", "orbit", "renderer", "scene"),
 }
 """Scripts of each kind of page, in ``assets``."""

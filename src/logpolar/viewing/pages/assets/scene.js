@@ -101,7 +101,7 @@ function render(now = 0) {
   state.frame = now;
   state.renderer.draw(orbitMatrix(canvas.clientWidth, canvas.clientHeight), {
     paper: components(colour("--panel")), accent: components(colour("--bad")), size: +element("size").value,
-    least: +element("least").value, faint: state.chosen < 0 ? 0 : 0.6, byTrack: element("colouring").value === "track",
+    least: +element("least").value, faint: state.chosen < 0 ? 0 : 0.4, byTrack: element("colouring").value === "track",
     most: state.moving ? state.most : Infinity, sharpness: state.moving ? state.sharpness : 1, frusta: pressed("frusta"), photos: pressed("photos"),
   });
 }
