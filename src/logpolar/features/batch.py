@@ -72,7 +72,8 @@ def extract_images(
 
     A killed run never corrupts the file, and can be resumed. Unreadable images, and those that kill their worker, are
     reported, not stored. ``workers``: a number of processes of this machine, which divide the cores, or a cluster.
-    With ``given`` nothing is detected.
+    With ``given`` nothing is detected. ``masks``: files by name, see ``images.masks``; keypoints on masked pixels are
+    dropped, and a photo whose mask cannot be used is left out.
     """
     report = FolderReport()
     workers = (Workers(workers) if isinstance(workers, int) else workers).at_most(len(images))
