@@ -32,7 +32,7 @@ def images(gray):
 
 
 @pytest.fixture(scope="module")
-def variant(images, tmp_path_factory):
+def small_detector(images, tmp_path_factory):
     path = tmp_path_factory.mktemp("variant") / "small-int8.safetensors"
     return make_detector_variant(path, load_detector("logpolar"), images, "a photo")
 
@@ -173,25 +173,25 @@ class TestCalibration:
 
 
 class TestDetectors:
-    def test_it_finds_the_same_keypoints(self, variant, images):
-        parent, made = (NetworkDetector(each, 100, threads=1)(images[3]).xy for each in ("logpolar", variant))
+    def test_it_finds_the_same_keypoints(self, small_detector, images):
+        parent, made = (NetworkDetector(each, 100, threads=1)(images[3]).xy for each in ("logpolar", small_detector))
         distance = np.linalg.norm(parent[:, None] - made[None], axis=2).min(axis=1)
         assert np.mean(distance < 0.5) > 0.9
         assert distance.max() > 0  # it is another arithmetic
 
-    def test_card(self, variant):
-        figures = variant.card.figures["keypoints of logpolar"]
+    def test_card(self, small_detector):
+        figures = small_detector.card.figures["keypoints of logpolar"]
         assert figures["images"] == 1
         assert figures["found"] > 0.9
-        assert variant.card.variant.parent_hash == load_detector("logpolar").digest
-        assert sum(values.dtype == np.int8 for values in variant.weights.values() if values.ndim == 4) == 11
+        assert small_detector.card.variant.parent_hash == load_detector("logpolar").digest
+        assert sum(values.dtype == np.int8 for values in small_detector.weights.values() if values.ndim == 4) == 11
 
-    def test_other_processors_refuse_it(self, variant):
+    def test_other_processors_refuse_it(self, small_detector):
         with pytest.raises(ModelError, match="this processor does not compute int8"):
-            NetworkDetector(replace(variant, check=variant.check + 1))
+            NetworkDetector(replace(small_detector, check=small_detector.check + 1))
 
-    def test_what_cannot_be_made(self, variant, images, tmp_path):
+    def test_what_cannot_be_made(self, small_detector, images, tmp_path):
         with pytest.raises(ModelError, match="is a variant itself"):
-            make_detector_variant(tmp_path / "a.safetensors", variant, images, "")
+            make_detector_variant(tmp_path / "a.safetensors", small_detector, images, "")
         with pytest.raises(LogpolarError, match="too few"):
             make_detector_variant(tmp_path / "a.safetensors", load_detector("logpolar"), images[:3], "")
