@@ -55,8 +55,7 @@ def export_submission(
         if not name or set(name) & set("/\\") or name.startswith("."):
             raise LogpolarError(f"'{name}' cannot be the name of a {what}")
     place = output / dataset / scene
-    if place.exists() and not overwrite:
-        raise LogpolarError(f"{place}: already exists; overwrite it or choose another scene")
+    _check_free(place, overwrite)
     with open_features(features) as file:
         keys = image_keys(file.names(), file.path)
         counts = {name: file.count(name) for name in keys}
@@ -64,7 +63,10 @@ def export_submission(
         with Lock(output / _CONFIG, wait=True):
             method = make_method(options, dataset, _category(counts), matches is not None)
             config = _merged(output / _CONFIG, method)
-            half = output / f".{scene}.half"
+            half, former = (output / f".{dataset}-{scene}.{what}" for what in ("half", "former"))
+            if former.exists() and not place.exists():  # of a process that was killed between two renames
+                former.rename(place)
+                _check_free(place, overwrite)
             shutil.rmtree(half, ignore_errors=True)
             half.mkdir()
             try:
@@ -73,12 +75,19 @@ def export_submission(
                     with open_matches(matches, keys) as links:
                         _write_matches(links, keys, counts, half / "matches.h5")
                 place.parent.mkdir(exist_ok=True)
-                with _replaced(place, output / f".{scene}.former"):
+                with _replaced(place, former):
                     half.rename(place)
                     write_json(output / _CONFIG, config, indent=4)
+            except OSError as error:
+                raise StorageError(f"{place}: cannot be written ({in_words(error)})") from error
             finally:
                 shutil.rmtree(half, ignore_errors=True)
     return place
+
+
+def _check_free(place: Path, overwrite: bool) -> None:
+    if place.exists() and not overwrite:
+        raise LogpolarError(f"{place}: already exists; overwrite it or choose another scene")
 
 
 @contextlib.contextmanager
