@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from itertools import combinations
 
 import h5py
 import numpy as np
@@ -80,6 +81,19 @@ def test_an_existing_scene(submission, files):
     place = export_submission(*files, submission, "phototourism", "reichstag", overwrite=True)
     assert len(arrays(place / "keypoints.h5")) == 3
     assert sorted(path.name for path in submission.iterdir()) == ["config.json", "phototourism"]
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [(["..jpg", "a.jpg"], "rename it"), (["b.jpg", "a-b.jpg", "b-a.jpg"], "two pairs would be called")],
+)
+def test_names_that_a_submission_cannot_hold(tmp_path, names, words):
+    with FeatureWriter(tmp_path / "f.h5", {}) as writer:
+        for number, name in enumerate(names):
+            writer.add(name, make_features(number))
+    match_pairs(tmp_path / "f.h5", tmp_path / "m.h5", list(combinations(names, 2)))
+    with pytest.raises(StorageError, match=words):
+        export_submission(tmp_path / "f.h5", tmp_path / "m.h5", tmp_path / "s", "phototourism", "s")
 
 
 def test_a_full_disk_is_one_line_with_the_scene_and_leaves_the_former(submission, files, monkeypatch):

@@ -114,6 +114,8 @@ def image_keys(names: Iterable[str], path: Path) -> dict[str, str]:
     owners: dict[str, str] = {}
     for name in names:
         key = PurePosixPath(name).stem
+        if key == ".":
+            raise StorageError(f"{path}: '{name}' has no name that a submission could use; rename it")
         if owners.setdefault(key, name) != name:
             raise StorageError(f"{path}: '{owners[key]}' and '{name}' would both be called '{key}' in a submission")
         keys[name] = key
@@ -189,4 +191,9 @@ def _write_matches(links: MatchFile, keys: Mapping[str, str], counts: Mapping[st
             first, second = sorted(pair, key=lambda name: keys[name], reverse=True)
             matches = links.read(first, second)
             check_matches(matches, counts[first], counts[second], f"{links.path}: '{first}' and '{second}'")
-            file.create_dataset(pair_key(keys[first], keys[second]), data=np.ascontiguousarray(matches.indices.T))
+            key = pair_key(keys[first], keys[second])
+            if key in file:
+                raise StorageError(
+                    f"{links.path}: two pairs of images would be called '{key}' in a submission; rename one"
+                )
+            file.create_dataset(key, data=np.ascontiguousarray(matches.indices.T))
