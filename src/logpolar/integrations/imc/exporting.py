@@ -193,7 +193,5 @@ def _write_matches(links: MatchFile, keys: Mapping[str, str], counts: Mapping[st
             check_matches(matches, counts[first], counts[second], f"{links.path}: '{first}' and '{second}'")
             key = pair_key(keys[first], keys[second])
             if key in file:
-                raise StorageError(
-                    f"{links.path}: two pairs of images would be called '{key}' in a submission; rename one"
-                )
+                raise StorageError(f"{links.path}: two pairs would be called '{key}' in a submission; rename an image")
             file.create_dataset(key, data=np.ascontiguousarray(matches.indices.T))
