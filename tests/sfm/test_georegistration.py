@@ -57,9 +57,8 @@ def test_epsg_with_control_points(world, tmp_path):
     for number, (point, (latitude, longitude, altitude)) in enumerate(zip(points, on_earth(points), strict=True)):
         for name, camera in zip(NAMES[:3], cameras, strict=False):
             x, y = camera.project(point[None])[0][0] + 0.5
-            lines.append(
-                f"{longitude:.10f} {latitude:.10f} {altitude + 0.5 * number:.6f} {x:.6f} {y:.6f} {name} p{number}"
-            )
+            place = f"{longitude:.10f} {latitude:.10f} {altitude + 0.5 * number:.6f}"
+            lines.append(f"{place} {x:.6f} {y:.6f} {name} p{number}")
     (tmp_path / "control.txt").write_text("\n".join(lines))
     record = georegister(model, tmp_path / "out", positions, "EPSG:32632", tmp_path / "control.txt")
     project = pyproj.Transformer.from_crs("EPSG:4326", "EPSG:32632", always_xy=True)
@@ -74,7 +73,7 @@ def test_refusals(world, tmp_path):
     model, positions = world
     with pytest.raises(LogpolarError, match="EPSG:99999: no such reference system"):
         check_system("EPSG:99999")
-    with pytest.raises(LogpolarError, match="nowhere: no such reference system|NOWHERE: no such"):
+    with pytest.raises(LogpolarError, match="NOWHERE: no such reference system"):
         check_system("nowhere")
     with pytest.raises(LogpolarError, match="needs 3 registered photos with GPS positions, not 2"):
         georegister(model, tmp_path / "out", dict(list(positions.items())[:2]), "enu")

@@ -195,9 +195,9 @@ def _sigmas(covariance: Any, pose: Any) -> tuple[float, float]:
 def write_with_photos(model: Any, found: Sequence[LocalisedPhoto], photos: Sequence[Path], output: Path) -> int:
     """Write a copy of the model with the localised photos to a new folder; the number of photos."""
     pycolmap = import_pycolmap_4("localisation")
-    check_place(output)
     if output.exists():
         raise StorageError(f"{output}: exists already; choose another name")
+    check_place(output)
     count, names = 0, {str(image.name) for image in model.images.values()}
     for each, path in zip(found, photos, strict=True):
         if each.reason:

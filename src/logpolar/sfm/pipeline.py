@@ -156,7 +156,8 @@ class _Run:
     ) -> None:
         self._photos, self._output, self._options, self._inputs = photos, output, options, inputs
         self._jobs, self._overwrite, self._progress, self._say, self._warn = jobs, overwrite, progress, say, warn
-        self._clock, self._positions = _Stopwatch(), dict[str, Position]()
+        self._clock = _Stopwatch()
+        self._positions: dict[str, Position] = {}
 
     def extract(self, images: dict[str, Path], open_extractor: OpenExtractor) -> tuple[list[str], dict[str, str]]:
         """Names of photos with features, and reasons of those left out."""
