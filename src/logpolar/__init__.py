@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from logpolar.matching.options import MatchingOptions as MatchingOptions
     from logpolar.models import load_model as load_model
     from logpolar.models import shipped_models as shipped_models
+    from logpolar.models.detectors import NetworkDetector as NetworkDetector
     from logpolar.sampling import Cartesian as Cartesian
     from logpolar.sampling import LogPolar as LogPolar
     from logpolar.sampling import sample_patches as sample_patches
@@ -79,6 +80,7 @@ _NAMES = {
     "matching.nearest": ("Matches", "match_descriptors", "match_features"),
     "matching.options": ("MatchingOptions",),
     "models": ("load_model", "shipped_models"),
+    "models.detectors": ("NetworkDetector",),
     "sampling": ("Cartesian", "LogPolar", "sample_patches"),
     "viewing.drawing": ("draw_matches",),
 }

@@ -48,6 +48,10 @@ Precision: TypeAlias = Literal["auto", "float32", "float16", "bfloat16"]
 PRECISIONS: tuple[Precision, ...] = ("auto", "float32", "float16", "bfloat16")
 """Of a network's arithmetic."""
 
+Orientation: TypeAlias = Literal["upright", "gradient"]
+ORIENTATIONS: tuple[Orientation, ...] = ("upright", "gradient")
+"""Of a network detector's keypoints."""
+
 DESCRIPTOR_SIZE = 128
 
 FILE_ENDINGS = (".h5", ".hdf5")

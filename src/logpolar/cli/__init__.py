@@ -26,7 +26,7 @@ from logpolar.cli.models import models
 from logpolar.cli.patches import patches
 from logpolar.cli.quantise import quantise
 from logpolar.cli.sfm import sfm
-from logpolar.cli.train import ablate, recipe, train
+from logpolar.cli.train import ablate, recipe, train, train_detector
 from logpolar.cli.view import view
 from logpolar.errors import LogpolarError, LogpolarWarning, in_words
 from logpolar.settings import DEFAULT_MEGAPIXELS, MEGAPIXELS_VARIABLE, VERSION
@@ -104,6 +104,7 @@ for _command in (
     dataset,
     recipe,
     train,
+    train_detector,
     ablate,
     evaluate,
 ):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from logpolar.cli.options import ENGINE, command_line, extraction_options, open_extractor, take_extraction
+from logpolar.cli.options import ENGINE, command_line, detector_of, extraction_options, open_extractor, take_extraction
 from logpolar.cli.settings import make_settings, settings_options
 from logpolar.errors import LogpolarError
 from logpolar.geometry.options import EstimationOptions
@@ -105,7 +105,10 @@ def _open_extractors(compare: str | None, extraction: dict[str, Any]) -> dict[st
     if compare:
         engine = {name: extraction[name] for name in ENGINE}
         detection = make_settings(DetectionOptions, extraction)
-        other = MethodExtractor(compare, extraction["max_keypoints"], detection, engine)
+        _, detector = detector_of(extraction["model"], extraction["detector"])
+        if detector != "sift":
+            detector = f"logpolar:{detector},orientation={extraction['orientation']}"
+        other = MethodExtractor(compare, extraction["max_keypoints"], detection, engine, detector)
         if other.name in opened:
             raise LogpolarError(f"--compare {compare}: give another descriptor than the model itself")
         opened[other.name] = other

@@ -99,6 +99,22 @@ class AmosOptions:
 
 
 @dataclass(frozen=True)
+class DetectorsOptions:
+    """Which keypoints are compared, and how."""
+
+    keypoints: int = setting(2048, "Strongest keypoints kept per image.", 1)
+    contrast: float = setting(0.0, "SIFT's contrast threshold; 0 admits faint keypoints.", 0)
+    threshold: float = setting(3.0, "Pixels within which a keypoint is found again.", 0)
+    zoom: float = setting(1.0, "Downscale the second image of each pair by this factor.", 1, 16)
+    max_size: int = setting(1024, "Downscale larger images to this longer side in pixels first; 0 never does.", 0)
+    pairs: int = setting(0, "Image pairs of each data set, drawn at random; 0 takes all.", 0)
+    seed: int = setting(0, "Random seed for drawing pairs.", 0)
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+@dataclass(frozen=True)
 class PhototourismOptions(DetectionOptions, PairMatchingOptions, EstimationOptions):
     """How keypoints become matches and matches poses, and which images form sets."""
 

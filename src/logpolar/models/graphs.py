@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from logpolar.models.cards import NetworkOptions
+from logpolar.models.cards import DetectorOptions, NetworkOptions
 from logpolar.settings import DESCRIPTOR_SIZE
 from logpolar.storage.inputs import parse_json
 
@@ -26,6 +26,7 @@ _OPERATORS = frozenset(
             "Gather",
             "Cast",
             "Clip",
+            "DepthToSpace",
         ),
         *("Add", "Sub", "Mul", "Div", "Pow", "Sqrt", "ReduceMean", "ReduceSum", "ReduceL2", "LpNormalization", "Clip"),
         *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "QuantizeLinear", "DequantizeLinear"),
@@ -43,20 +44,21 @@ _ATTRIBUTE_TENSOR, _ATTRIBUTE_GRAPH, _ATTRIBUTE_INTS, _ATTRIBUTE_TENSORS, _ATTRI
 _TENSOR_SHAPE, _TENSOR_NAME, _TENSOR_FILES, _TENSOR_PLACE = 1, 8, 13, 14
 
 
-def check_graph(graph: bytes, network: NetworkOptions, weights: Mapping[str, Sequence[int]]) -> None:
+def check_graph(graph: bytes, network: NetworkOptions | DetectorOptions, weights: Mapping[str, Sequence[int]]) -> None:
     """Raise ``ValueError`` unless a graph is that of a network, with these weights, by shape, supplied from outside."""
     model = _Message(graph)
     if model.all(_MODEL_TRAINING) or model.all(_MODEL_FUNCTIONS):
         raise ValueError("it has functions of its own")
     described = {each.text(1): each.text(2) for each in model.messages(_MODEL_METADATA)}.get("network", "null")
-    if NetworkOptions.from_dict(parse_json(described)) != network:
+    if type(network).from_dict(parse_json(described)) != network:
         raise ValueError("it is of another network")
     if any(each.text(1) for each in model.messages(_MODEL_OPSETS)):
         raise ValueError("it has operators of other libraries")
     (body,) = model.messages(_MODEL_GRAPH)
     names = [[each.text(1) for each in body.messages(kind)] for kind in (_GRAPH_INPUTS, _GRAPH_OUTPUTS)]
-    if names != [["patches"], ["descriptors"]] or body.all(_GRAPH_SPARSE):
-        raise ValueError("it does not turn patches into descriptors")
+    given, wanted = ("patches", "descriptors") if isinstance(network, NetworkOptions) else ("image", "scores")
+    if names != [[given], [wanted]] or body.all(_GRAPH_SPARSE):
+        raise ValueError(f"it does not turn {given} into {wanted}")
     nodes, shapes = body.messages(_GRAPH_NODES), _shapes(body, weights)
     if len(nodes) > _MAX_NODES:
         raise ValueError(f"it has {len(nodes)} operators")
@@ -115,7 +117,9 @@ def _layers(nodes: Sequence[_Message], shapes: Mapping[str, tuple[int, ...]]) ->
     return layers
 
 
-def _expected_layers(network: NetworkOptions) -> list[Layer]:
+def _expected_layers(network: NetworkOptions | DetectorOptions) -> list[Layer]:
+    if isinstance(network, DetectorOptions):
+        return [(layer.shape, (layer.stride, layer.stride)) for layer in network.layers.values()]
     layers, inputs = [], 1
     for outputs, stride in zip(network.channels, network.strides, strict=True):
         layers.append(((outputs, inputs, 3, 3), (stride, stride)))
