@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from logpolar.keypoints.detection import FeatureDetector as FeatureDetector
     from logpolar.keypoints.detection import SiftDetector as SiftDetector
     from logpolar.matching.files import MatchFile as MatchFile
+    from logpolar.matching.learned import LearnedMatcher as LearnedMatcher
     from logpolar.matching.nearest import Matches as Matches
     from logpolar.matching.nearest import match_descriptors as match_descriptors
     from logpolar.matching.nearest import match_features as match_features
@@ -77,6 +78,7 @@ _NAMES = {
     "keypoints": ("Keypoints",),
     "keypoints.detection": ("FeatureDetector", "SiftDetector"),
     "matching.files": ("MatchFile",),
+    "matching.learned": ("LearnedMatcher",),
     "matching.nearest": ("Matches", "match_descriptors", "match_features"),
     "matching.options": ("MatchingOptions",),
     "models": ("load_model", "shipped_models"),

@@ -27,6 +27,7 @@ from logpolar.cli.patches import patches
 from logpolar.cli.quantise import quantise
 from logpolar.cli.sfm import sfm
 from logpolar.cli.train import ablate, recipe, train, train_detector
+from logpolar.cli.train_matcher import train_matcher
 from logpolar.cli.view import view
 from logpolar.errors import LogpolarError, LogpolarWarning, in_words
 from logpolar.settings import DEFAULT_MEGAPIXELS, MEGAPIXELS_VARIABLE, VERSION
@@ -105,6 +106,7 @@ for _command in (
     recipe,
     train,
     train_detector,
+    train_matcher,
     ablate,
     evaluate,
 ):

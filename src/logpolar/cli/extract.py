@@ -8,7 +8,15 @@ from typing import Any
 
 import click
 
-from logpolar.cli.options import continuing, extraction_options, extractor_opener, masks_option, warn_about_jobs
+from logpolar.cli.options import (
+    continuing,
+    executor_option,
+    extraction_options,
+    extractor_opener,
+    make_workers,
+    masks_option,
+    warn_about_jobs,
+)
 from logpolar.errors import ImageError
 
 
@@ -26,9 +34,16 @@ from logpolar.errors import ImageError
     callback=warn_about_jobs,
     help="Images at a time.",
 )
+@executor_option
 @click.option("--overwrite", is_flag=True, help="Start over instead of adding to an existing file.")
 def extract(
-    paths: tuple[str, ...], output: Path, masks: Path | None, jobs: int, overwrite: bool, **extraction: Any
+    paths: tuple[str, ...],
+    output: Path,
+    masks: Path | None,
+    jobs: int,
+    executor: str,
+    overwrite: bool,
+    **extraction: Any,
 ) -> None:
     """Extract features of images, folders and globs into one file.
 
@@ -43,7 +58,8 @@ def extract(
     found = find_masks(masks, images) if masks else None
     opener = extractor_opener(**extraction)
     with continuing(output):
-        report = extract_images(images, output, opener, jobs, overwrite, progress=True, masks=found)
+        workers = make_workers(executor, jobs, batch=4)
+        report = extract_images(images, output, opener, workers, overwrite, progress=True, masks=found)
     if len(report.failed) == 1 == len(images):
         raise ImageError(next(iter(report.failed.values())))
     for reason in report.failed.values():

@@ -67,6 +67,7 @@ def match(
     matches the same keypoints by another descriptor, with the same options, and adds its picture below.
     """
     from logpolar.geometry.verification import match_and_verify
+    from logpolar.matching.learned import check_features
 
     names = _names(first, second)
     _check_outputs(output, h5, first, second, names)
@@ -78,6 +79,8 @@ def match(
         raise LogpolarError("--geometry pose needs --camera-a and --camera-b")
     matching, estimation = make_settings(PairMatchingOptions, values), make_settings(EstimationOptions, values)
     device, extractors = values["device"], _open_extractors(compare, take_extraction(values))
+    for extractor in extractors.values():
+        check_features(matching, extractor.settings)
     features = [(extractor.extract(first), extractor.extract(second)) for extractor in extractors.values()]
     results = {
         name: match_and_verify(*pair, model, matching, estimation, cameras=cameras, device=device)

@@ -31,6 +31,7 @@ from logpolar.settings import (
 )
 
 if TYPE_CHECKING:
+    from logpolar.distributed import Workers
     from logpolar.features.batch import OpenExtractor
     from logpolar.features.extractor import Extractor
     from logpolar.keypoints.detection import Detector
@@ -134,6 +135,22 @@ jobs_option = click.option(
     callback=warn_about_jobs,
     help="Processes.",
 )
+
+
+executor_option = click.option(
+    "--executor",
+    default="local",
+    show_default=True,
+    metavar="WHERE",
+    help="Workers: local, dask:ADDRESS or ray:ADDRESS (extras 'dask', 'ray'); they must see the same files.",
+)
+
+
+def make_workers(executor: str, jobs: int, batch: int) -> Workers:
+    """Workers by --executor and --jobs; ``batch``: tasks sent to a cluster at a time."""
+    from logpolar.distributed import LOCAL, Workers
+
+    return Workers(jobs) if executor == LOCAL else Workers(jobs, executor, batch)
 
 
 pairs_file_option = click.option(

@@ -240,7 +240,8 @@ def by_method(
     """`logpolar sfm` with the method of a spec."""
     detection = DetectionOptions(test.spread, test.min_size, test.max_size)
     opener = partial(MethodExtractor, spec, test.keypoints, detection, engine or {}, detector)
-    options, matching = pipeline.SfmOptions(seed=test.seed), MatchingOptions(ratio if ratio < 1 else None)
+    options = pipeline.SfmOptions(seed=test.seed)
+    matching = MatchingOptions(ratio if ratio < 1 else None, matcher=test.matcher)
 
     more: dict[str, Any] = {"options": options, "matching": matching, "jobs": jobs, "progress": True}
     return partial(pipeline.reconstruct, open_extractor=opener, **more)

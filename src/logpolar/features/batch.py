@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 from tqdm import tqdm
 
-from logpolar.distributed import cores, in_processes
+from logpolar.distributed import Workers, on_workers
 from logpolar.errors import LogpolarError, LogpolarWarning, in_one_line
 from logpolar.features.features import Features
 from logpolar.features.files import FeatureWriter
@@ -62,7 +62,7 @@ def extract_images(
     images: Mapping[str, Path],
     output: str | Path,
     open_extractor: OpenExtractor,
-    jobs: int = 1,
+    workers: Workers | int = 1,
     overwrite: bool = False,
     progress: bool = False,
     given: GivenKeypoints | None = None,
@@ -70,13 +70,14 @@ def extract_images(
 ) -> FolderReport:
     """Extract features of named images into a feature file, skipping images that it already holds.
 
-    A killed run never corrupts the file, and can be resumed. Unreadable images are reported, not stored. ``jobs``
-    processes divide the cores. With ``given`` nothing is detected. ``masks``: files by name, see ``images.masks``;
-    keypoints on masked pixels are dropped, and a photo whose mask cannot be used is left out.
+    A killed run never corrupts the file, and can be resumed. Unreadable images, and those that kill their worker, are
+    reported, not stored. ``workers``: a number of processes of this machine, which divide the cores, or a cluster.
+    With ``given`` nothing is detected. ``masks``: files by name, see ``images.masks``; keypoints on masked pixels are
+    dropped, and a photo whose mask cannot be used is left out.
     """
     report = FolderReport()
-    jobs = max(min(jobs, len(images)), 1)
-    extractor = open_extractor(threads=0 if jobs == 1 else 1)
+    workers = (Workers(workers) if isinstance(workers, int) else workers).at_most(len(images))
+    extractor = open_extractor(threads=0 if workers.is_here else 1)
     report.failed = unnamed_images(images)
     unnamed = set(report.failed)
     settings = {**extractor.settings, "detector": {"name": given.source}} if given else extractor.settings
@@ -90,8 +91,8 @@ def extract_images(
                 (name, path, given.read(name) if given else None, (masks or {}).get(name))
                 for name, path in todo.items()
             )
-            work = partial(_extract, extractor) if jobs == 1 else _work
-            for (name, *_), result in in_processes(work, tasks, jobs, _open_worker, (open_extractor, jobs)):
+            start = (lambda: extractor) if workers.is_here else partial(_open_worker, open_extractor, workers.threads)
+            for (name, *_), result in on_workers(_extract, tasks, workers, start, if_lost=_lost):
                 if isinstance(result, tuple):
                     features, masked = result
                     writer.add(name, features)
@@ -122,14 +123,10 @@ def _extract(extractor: AnyExtractor, task: _Task) -> tuple[Features, int] | str
         return f"{path}: cannot be described ({in_one_line(error)})"
 
 
-_worker_extractor: AnyExtractor
+def _lost(task: _Task) -> str:
+    return f"{task[1]}: the process that described it was killed, perhaps out of memory"
 
 
-def _open_worker(open_extractor: OpenExtractor, jobs: int) -> None:
-    global _worker_extractor
+def _open_worker(open_extractor: OpenExtractor, threads: int) -> AnyExtractor:
     warnings.simplefilter("ignore", LogpolarWarning)  # the caller's extractor has issued them already
-    _worker_extractor = open_extractor(threads=max(cores() // jobs, 1))
-
-
-def _work(task: _Task) -> tuple[Features, int] | str:
-    return _extract(_worker_extractor, task)
+    return open_extractor(threads=threads)

@@ -14,7 +14,7 @@ tensor, ``check``: descriptors of known patches that a runtime must reproduce.
 
 So weights always run with their own sampling, and torch and onnxruntime share the same weights. No pickles.
 
-Detectors have the same layout, the format "logpolar-detector" and a ``DetectorCard``.
+Detectors have the same layout, the format "logpolar-detector" and a ``DetectorCard``; matchers: ``matcher_files``.
 
 Version 2 can be read: its cards lack channels and strides, which were the default ones.
 """
@@ -40,6 +40,7 @@ from safetensors.numpy import save as safetensors_bytes
 from logpolar.errors import MissingExtraError, ModelError
 from logpolar.models.cards import DetectorCard, ModelCard
 from logpolar.models.graphs import check_graph
+from logpolar.models.matcher_cards import MatcherCard
 from logpolar.sampling.patterns import Pattern
 from logpolar.storage.atomic_io import write_whole
 from logpolar.storage.inputs import MAX_BYTES, check_regular
@@ -50,7 +51,8 @@ if TYPE_CHECKING:
 
     from logpolar.models.network import DescriptorNetwork
 
-_FORMAT, _DETECTOR_FORMAT, _VERSION = "logpolar-model", "logpolar-detector", "3"
+_FORMAT, _DETECTOR_FORMAT, MATCHER_FORMAT, _VERSION = "logpolar-model", "logpolar-detector", "logpolar-matcher", "3"
+_FORMATS: dict[type, str] = {ModelCard: _FORMAT, DetectorCard: _DETECTOR_FORMAT, MatcherCard: MATCHER_FORMAT}
 _READABLE = ("2", "3")
 _SUFFIX = ".safetensors"
 _CHECK = "check"
@@ -145,16 +147,17 @@ def _check_graph(model: Model | DetectorModel) -> None:
         ) from error
 
 
-Card = TypeVar("Card", ModelCard, DetectorCard)
-Loaded = TypeVar("Loaded", Model, DetectorModel)
+Card = TypeVar("Card")
+Loaded = TypeVar("Loaded")
 
 
 def shipped_models() -> list[str]:
     """Names of the descriptor models in the package."""
-    return list(_shipped("weights"))
+    return list(shipped_files("weights"))
 
 
-def _shipped(folder: str) -> dict[str, Traversable]:
+def shipped_files(folder: str) -> dict[str, Traversable]:
+    """Model files in a folder of the package, by name."""
     place = resources.files("logpolar.models") / folder
     files = {file.name[: -len(_SUFFIX)]: file for file in place.iterdir() if file.name.endswith(_SUFFIX)}
     return dict(sorted(files.items()))
@@ -168,7 +171,7 @@ def load_model(name_or_path: str | Path) -> Model:
     name = str(name_or_path)
     if name in PAIRS:
         raise ModelError(f"model '{name}' has its own keypoints; for given ones use its descriptor '{PAIRS[name][0]}'")
-    model = _load(name, "model", _shipped("weights"), _read)
+    model = load_named(name, "model", shipped_files("weights"), _read)
     return replace(model, card=replace(model.card, name=name)) if name in shipped_models() else model
 
 
@@ -185,7 +188,7 @@ def take_apart(model: str | Path, detector: object = None) -> tuple[str | Path, 
 
 def shipped_detectors() -> list[str]:
     """Names of the detector models in the package."""
-    return list(_shipped("detector_weights"))
+    return list(shipped_files("detector_weights"))
 
 
 def is_detector(name_or_path: str | Path) -> bool:
@@ -201,10 +204,11 @@ def is_detector(name_or_path: str | Path) -> bool:
 
 def load_detector(name_or_path: str | Path) -> DetectorModel:
     """Load a shipped detector by name, or a model file by path."""
-    return _load(str(name_or_path), "detector", _shipped("detector_weights"), _read_detector)
+    return load_named(str(name_or_path), "detector", shipped_files("detector_weights"), _read_detector)
 
 
-def _load(name: str, what: str, shipped: Mapping[str, Traversable], read: Callable[[Path, str], Loaded]) -> Loaded:
+def load_named(name: str, what: str, shipped: Mapping[str, Traversable], read: Callable[[Path, str], Loaded]) -> Loaded:
+    """What ``read`` makes of a shipped file, by its name, or of one by its path."""
     if name in shipped:
         with resources.as_file(shipped[name]) as path:
             return read(path, name)
@@ -230,10 +234,10 @@ def _halved(weights: Weights) -> Weights:
     return {**weights, **exact}
 
 
-def write_model(path: str | Path, tensors: Weights, graph: bytes, card: ModelCard | DetectorCard) -> None:
+def write_model(path: str | Path, tensors: Weights, graph: bytes, card: ModelCard | DetectorCard | MatcherCard) -> None:
     """Write a model file from its parts; see ``export.save_model`` for a network of torch."""
     metadata = {
-        "format": _FORMAT if isinstance(card, ModelCard) else _DETECTOR_FORMAT,
+        "format": _FORMATS[type(card)],
         "version": _VERSION,
         "card": card.to_json(),
         "graph": base64.b64encode(graph).decode(),
@@ -262,7 +266,7 @@ def _in_order(content: bytes) -> bytes:
     return len(text).to_bytes(8, "little") + text + content[8 + length :]
 
 
-class _Parts(NamedTuple):
+class Parts(NamedTuple):
     """Content of a model file: the card as text."""
 
     card: str
@@ -271,7 +275,7 @@ class _Parts(NamedTuple):
     digest: str
 
 
-def _read_parts(path: Path, source: str, kind: str) -> _Parts:
+def read_parts(path: Path, source: str, kind: str) -> Parts:
     check_regular(path, ModelError, MAX_BYTES)
     try:
         with safe_open(path, framework="numpy") as file:
@@ -289,12 +293,12 @@ def _read_parts(path: Path, source: str, kind: str) -> _Parts:
     weights = {name: _as_run(values) for name, values in stored.items()}
     if not all(np.isfinite(values).all() for values in weights.values()):
         raise ModelError(f"{source}: some weights are not finite")
-    return _Parts(metadata["card"], weights, graph, hashlib.sha256(path.read_bytes()).hexdigest())
+    return Parts(metadata["card"], weights, graph, hashlib.sha256(path.read_bytes()).hexdigest())
 
 
 def _read(path: Path, source: str) -> Model:
-    parts = _read_parts(path, source, _FORMAT)
-    card = _parse(ModelCard.from_json, parts, source)
+    parts = read_parts(path, source, _FORMAT)
+    card = parse_card(ModelCard.from_json, parts, source)
     check = parts.weights.pop(_CHECK, None)
     if card.variant and (check is None or check.ndim != 2):
         raise ModelError(f"{source}: a variant without descriptors to check it against")
@@ -302,11 +306,11 @@ def _read(path: Path, source: str) -> Model:
 
 
 def _read_detector(path: Path, source: str) -> DetectorModel:
-    parts = _read_parts(path, source, _DETECTOR_FORMAT)
-    return DetectorModel(_parse(DetectorCard.from_json, parts, source), parts.weights, parts.graph, parts.digest)
+    parts = read_parts(path, source, _DETECTOR_FORMAT)
+    return DetectorModel(parse_card(DetectorCard.from_json, parts, source), parts.weights, parts.graph, parts.digest)
 
 
-def _parse(read: Callable[[str], Card], parts: _Parts, source: str) -> Card:
+def parse_card(read: Callable[[str], Card], parts: Parts, source: str) -> Card:
     try:
         return read(parts.card)
     except ValueError as error:
@@ -319,7 +323,8 @@ def _as_run(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _check_metadata(metadata: dict[str, str], source: str, kind: str) -> None:
-    found, words = metadata.get("format"), {_FORMAT: "a descriptor", _DETECTOR_FORMAT: "a detector"}
+    found = metadata.get("format")
+    words = {_FORMAT: "a descriptor", _DETECTOR_FORMAT: "a detector", MATCHER_FORMAT: "a matcher"}
     if found in words and found != kind:
         raise ModelError(f"{source}: is the model of {words[found]}, not of {words[kind]}")
     if found != kind:
