@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import sys
 
@@ -11,7 +13,7 @@ from matplotlib.figure import Figure
 
 from dataset_commands import NOTHING_FOUND, make_empty, make_file, run
 from helpers import assert_one_error
-from logpolar.datasets import pictures
+from logpolar.datasets import page, pictures
 from logpolar.datasets.correspondences import Correspondences
 from logpolar.datasets.files import CorrespondenceFile
 from logpolar.datasets.writing import CorrespondenceWriter, ImageRecord, PairRecord
@@ -177,3 +179,56 @@ class TestBadFiles:
         with CorrespondenceWriter(tmp_path / "f.h5", {}) as writer:
             writer.add(images, [PairRecord("a", "b", found, {})])
         assert_one_error(run("show", tmp_path / "f.h5", "-o", tmp_path / "out"), "a.png", "no such file")
+
+
+@pytest.fixture
+def no_plot(monkeypatch):
+    """Without the figure, which is slow and tested elsewhere."""
+    monkeypatch.setattr(page, "_statistics_figure", lambda *arguments: [])
+
+
+def sections(path):
+    data = json.loads(re.search(r'id="data">(.*?)</script>', path.read_text()).group(1))
+    return {section["title"]: section for section in data["sections"]}
+
+
+class TestPage:
+    def test_tables_and_pictures_of_a_scene(self, scene_file, tmp_path, no_plot):
+        result = run("show", scene_file, "--html", tmp_path / "data.html", "--count", 2)
+        assert result.exit_code == 0, result.output
+        found = sections(tmp_path / "data.html")
+        assert list(found) == ["Content", "Images", "Image pairs", "Pairs to look at", "Patches", "Depth"]
+        with CorrespondenceFile(scene_file) as file:
+            counts = file.counts()
+        content = dict(found["Content"]["tables"][0]["rows"])
+        assert content["correspondences"] == str(counts["correspondences"])
+        images, pairs = (found[name]["tables"][0]["rows"] for name in ("Images", "Image pairs"))
+        assert len(images) == counts["images"]
+        assert sum(int(row[3]) for row in pairs) == counts["correspondences"]
+        assert sum(int(row[4]) for row in images) == 2 * counts["correspondences"]
+        assert len(found["Pairs to look at"]["figures"]) == 2
+        assert "red is unknown" in found["Depth"]["figures"][0]["caption"]
+
+    def test_of_many_pairs_those_with_the_most_correspondences(self, scene_file, tmp_path, no_plot, monkeypatch):
+        monkeypatch.setattr(page, "MAX_ROWS", 2)
+        run("show", scene_file, "--html", tmp_path / "data.html", "--count", 1)
+        table = sections(tmp_path / "data.html")["Image pairs"]["tables"][0]
+        with CorrespondenceFile(scene_file) as file:
+            counts = sorted(int(end - start) for start, end in file.correspondence_rows)
+        assert sorted(int(row[3]) for row in table["rows"]) == counts[-2:]
+        assert table["caption"] == "The 2 of 6 pairs with the most correspondences."
+
+    def test_without_depth_and_with_images_left_out(self, tmp_path, no_plot):
+        run("show", make_file(tmp_path / "f.h5", [1, 3]), "--html", tmp_path / "data.html")
+        found = sections(tmp_path / "data.html")
+        assert "Depth" not in found
+        assert ["c.png", "c.png: not an image"] in found["Content"]["tables"][-1]["rows"]
+
+    def test_nothing_found(self, tmp_path, no_plot):
+        result = run("show", make_empty(tmp_path / "f.h5"), "--html", tmp_path / "data.html")
+        assert result.exit_code == 0, result.output
+        assert sections(tmp_path / "data.html")["Pictures"]["notes"] == ["No correspondences to show."]
+
+    def test_bad_output(self, scene_file, tmp_path):
+        assert_one_error(run("show", scene_file, "--html", tmp_path / "data.png"), "pages are written as .html")
+        assert_one_error(run("show", scene_file, "--html", tmp_path / "no" / "data.html"), "does not exist")

@@ -77,4 +77,4 @@ def test_without_matplotlib(tmp_path, monkeypatch):
     assert result.exit_code == 0
     (line,) = result.stderr.splitlines()
     assert line.startswith("logpolar: figures are left out: ")
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["report.json", "report.md"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["report.html", "report.json", "report.md"]

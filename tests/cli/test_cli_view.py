@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import errno
+import json
+import re
+import shutil
+
 import pytest
 from click.testing import CliRunner
 
@@ -8,8 +13,8 @@ from logpolar.cli import main
 from logpolar.cli.match import match
 
 
-def run(*words):
-    return CliRunner().invoke(main, ["view", "matches", *map(str, words)])
+def run(*words, command="matches"):
+    return CliRunner().invoke(main, ["view", command, *map(str, words)])
 
 
 @pytest.fixture
@@ -51,3 +56,87 @@ def test_output_that_is_no_page_or_has_no_folder(photos, tmp_path, output, words
 def test_photo_that_is_not_there(photos, tmp_path):
     assert_one_error(run(photos[0], tmp_path / "gone.jpg", "-o", tmp_path / "pair.html"), "gone.jpg")
     assert not (tmp_path / "pair.html").exists()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """COLMAP's own synthetic scene: a model of five photos, which are not there, and its database."""
+    pycolmap = pytest.importorskip("pycolmap")
+    options = pycolmap.SyntheticDatasetOptions()
+    options.num_rigs, options.num_cameras_per_rig, options.num_frames_per_rig = 1, 1, 5
+    options.num_points3D = 40
+    folder = tmp_path_factory.mktemp("colmap")
+    (folder / "sparse" / "0").mkdir(parents=True)
+    with pycolmap.Database.open(str(folder / "database.db")) as file:
+        pycolmap.synthesize_dataset(options, file).write(str(folder / "sparse" / "0"))
+    return folder
+
+
+class TestModel:
+    @staticmethod
+    def data(path):
+        return json.loads(re.search(r'id="data">(.*?)</script>', path.read_text()).group(1))
+
+    def view(self, tmp_path, *words):
+        result = run(*words, "-o", tmp_path / "page.html", command="model")
+        assert result.exit_code == 0, result.output
+        return self.data(tmp_path / "page.html")
+
+    def test_photos_that_moved_are_named_in_the_page(self, folder, tmp_path):
+        data = self.view(tmp_path, folder)
+        assert "5 of 5 photos registered" in data["verdict"]
+        assert "5 photos are not in this page: not found, or not readable" in data["verdict"]
+        assert data["photos"][0]["keypoints"] > 0
+
+    def test_photos_are_found_where_they_are_now(self, folder, tmp_path, photo):
+        import cv2
+
+        (tmp_path / "moved").mkdir()
+        for each in self.view(tmp_path, folder)["photos"]:
+            (tmp_path / "moved" / each["name"]).parent.mkdir(parents=True, exist_ok=True)
+            cv2.imwrite(str(tmp_path / "moved" / each["name"]), photo[:60, :80])
+        data = self.view(tmp_path, folder / "sparse", "--photos", tmp_path / "moved")
+        assert all(each["picture"] for each in data["photos"])
+
+    def test_a_model_alone(self, folder, tmp_path):
+        shutil.copytree(folder / "sparse" / "0", tmp_path / "alone" / "deep" / "model")
+        data = self.view(tmp_path, tmp_path / "alone" / "deep" / "model")
+        assert data["photos"][0]["keypoints"] is None
+        assert data["findings"] == []
+
+    def test_a_model_without_points(self, folder, tmp_path):
+        import pycolmap
+
+        model = pycolmap.Reconstruction(str(folder / "sparse" / "0"))
+        for number in list(model.points3D):
+            model.delete_point3D(number)
+        (tmp_path / "empty").mkdir()
+        model.write(str(tmp_path / "empty"))
+        assert self.view(tmp_path, tmp_path / "empty")["findings"][0]["title"] == "Model 0 has no points"
+
+    def test_a_database_without_a_model_gives_the_page_of_a_failure(self, folder, tmp_path):
+        (tmp_path / "failed").mkdir()
+        shutil.copyfile(folder / "database.db", tmp_path / "failed" / "database.db")
+        data = self.view(tmp_path, tmp_path / "failed")
+        assert data["model"] is None
+        assert data["findings"][0]["title"].startswith("No model")
+
+    def test_mistakes_are_one_line(self, folder, tmp_path):
+        page = ("-o", tmp_path / "page.html")
+        for words, expected in (
+            ((tmp_path / "none", *page), "none: no such folder"),
+            ((tmp_path, *page), "no sparse model"),
+            ((folder, "--photos", tmp_path / "gone", *page), "gone: no such folder"),
+            ((folder, "--database", tmp_path / "gone.db", *page), "gone.db"),
+            ((folder, "-o", tmp_path / "page.png"), "pages are written as .html"),
+            ((folder, "-o", tmp_path / "missing" / "page.html"), "does not exist"),
+        ):
+            assert_one_error(run(*words, command="model"), expected)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_folder_that_cannot_be_written(self, folder, tmp_path, monkeypatch):
+        def refuse(*arguments):
+            raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path / "page.html"))
+
+        monkeypatch.setattr("logpolar.viewing.pages.page.write_whole", refuse)
+        assert_one_error(run(folder, "-o", tmp_path / "page.html", command="model"), "page.html")

@@ -137,17 +137,24 @@ class TestPairs:
 
 
 class TestDepths:
-    ROW = 200
+    ROW, LEGEND = 200, 36
 
     def test_images_are_over_their_depth_and_red_is_unknown(self, open_file):
         image = make_image("a", 77, depth=[[0, 255], [128, 1]])
         picture = draw_depths(open_file([image]), [0])
         width = round(self.ROW * WIDTH / HEIGHT)
-        assert picture.shape == (2 * self.ROW + GAP, width, 3)
+        assert picture.shape == (2 * self.ROW + GAP + self.LEGEND + GAP, width, 3)
         assert (picture[: self.ROW] == 77).all()
         quarters = picture[self.ROW + 50 : 2 * self.ROW : 100, width // 4 :: width // 2]
         assert quarters.tolist() == [[RED, [255] * 3], [[128] * 3, [1] * 3]]
-        assert (picture[2 * self.ROW :] == 255).all()
+
+    def test_the_legend_goes_from_far_to_near_and_names_the_unknown(self, open_file):
+        picture = draw_depths(open_file([make_image("a", 77, depth=[[5]])]), [0])
+        legend = picture[-self.LEGEND - GAP : -GAP]
+        assert (np.diff(legend[18, 50:250, 0].astype(int)) >= 0).all()
+        assert legend[18, 50, 0] == 1
+        assert legend[18, 249, 0] == 255
+        assert (legend == RED).all(axis=2).sum() == 400
 
     def test_images_without_depth_are_passed_over(self, open_file):
         file = open_file([make_image("a", 77), make_image("b", 99, depth=[[5]])])
@@ -159,8 +166,8 @@ class TestDepths:
         file = open_file([make_image(f"{n}", 10 * n, depth=[[n + 1]]) for n in range(5)])
         width, height = round(self.ROW * WIDTH / HEIGHT), 2 * self.ROW + GAP
         picture = draw_depths(file, [4, 3, 2, 1, 0], columns=2)
-        assert picture.shape == (3 * height, 2 * width + GAP, 3)
-        assert picture[5::height, 5, 0].tolist() == [40, 20, 0]
+        assert picture.shape == (3 * height + self.LEGEND + GAP, 2 * width + GAP, 3)
+        assert picture[5 : 3 * height : height, 5, 0].tolist() == [40, 20, 0]
         assert picture[5, -5, 0] == 30
         assert picture[2 * height + 5, -5, 0] == 255
 

@@ -24,9 +24,9 @@ def model_of(number: int, photos: list[int]) -> SceneModel:
     nothing = np.zeros(0, np.intp)
     return SceneModel(
         number,
-        np.zeros((0, 3)),
-        np.zeros((0, 3), np.uint8),
-        nothing,
+        np.zeros((1, 3)),
+        np.zeros((1, 3), np.uint8),
+        np.array([2]),
         np.array(photos),
         poses,
         [nothing for _ in photos],

@@ -1,33 +1,74 @@
 from __future__ import annotations
 
-import shutil
+from dataclasses import replace
 
+import cv2
 import numpy as np
-import pycolmap
+import pytest
 
-from logpolar.sfm.mapper import MODELS, RegisteredImage, SfmReport
-from logpolar.sfm.picture import draw_from_above, draw_summary
+from logpolar.sfm.picture import draw_model, draw_summary
+from logpolar.sfm.scene_page import PageModel
+from scene_facts import HOSTILE, make_facts
 
-
-def test_shows_points_cameras_and_photos(scene, tmp_path):
-    model = pycolmap.synthesize_dataset(pycolmap.SyntheticDatasetOptions())
-    (tmp_path / MODELS / "0").mkdir(parents=True)
-    model.write(str(tmp_path / MODELS / "0"))
-    shutil.copyfile(scene / "features.h5", tmp_path / "features.h5")
-    registered = [RegisteredImage(f"{number}.png", 1, (0, 0, 0)) for number in range(4)]
-    picture = draw_summary(scene / "photos", tmp_path, SfmReport(6, {}, 15, 15, 1, 0, registered, 1, 1, 1))
-    assert picture.shape[0] == 720
-    assert (picture == (60, 60, 230)).all(axis=2).sum() > 6 * 30, "cameras, and frames of photos without a pose"
-    assert (picture == (80, 200, 60)).all(axis=2).sum() > 4 * 200, "frames"
+GREEN, RED, BLUE = (80, 200, 60), (60, 60, 230), (196, 98, 11)
 
 
-def test_is_seen_from_above():
-    """Two cameras side by side look along z, y down: in the picture below the points, left and right."""
-    points = np.array([[x, y, 10.0] for x in (-3, 0, 3) for y in (-5, 5)])
-    poses = np.array([np.concatenate([np.eye(3), [[-x], [0], [0]]], axis=1) for x in (-2.0, 2.0)])
-    picture = draw_from_above(points, poses)
-    rows, columns = np.nonzero((picture == (60, 60, 230)).all(axis=2))
-    ink = np.nonzero((picture == (90, 90, 90)).all(axis=2))[0]
-    assert rows.min() > ink.max()
-    assert columns.min() < 360 < columns.max()
-    assert not ((columns > 300) & (columns < 420)).any()
+def page_model(**changes):
+    """Red points left, green ones above, and a camera that looks away from the viewer."""
+    shown = PageModel(
+        points=np.array([[-0.5, 0.0, 0.0], [0.0, 0.5, -0.2]]),
+        colours=np.array([[255, 0, 0], [0, 255, 0]], np.uint8),
+        centres=np.array([[0.0, 0.0, 0.8]]),
+        axes=np.diag([1.0, -1.0, -1.0])[None],
+        field=np.array([[0.5, 0.4]]),
+    )
+    return replace(shown, **changes)
+
+
+def middle(picture, colour):
+    rows, columns = np.nonzero((picture == colour).all(axis=2))
+    return columns.mean() - 320, rows.mean() - 320
+
+
+def test_from_above_the_viewer_is_below():
+    picture = draw_model(page_model(), "from above")
+    x, y = middle(picture, (0, 0, 255))
+    assert x < -100
+    assert abs(y) < 2
+    x, y = middle(picture, (0, 255, 0))
+    assert abs(x) < 2
+    assert y < -30
+    assert middle(picture, BLUE)[1] > 150, "the camera"
+
+
+def test_from_the_front_up_is_up_and_near_points_hide_distant_ones():
+    picture = draw_model(page_model(), "from the front")
+    assert middle(picture, (0, 255, 0))[1] < -100
+    places = np.array([[0.3, 0.3, 0.1], [0.3, 0.3, 0.0]])
+    hidden = draw_model(page_model(points=places), "from the front")
+    assert (hidden == (0, 0, 255)).all(axis=2).any()
+    assert not (hidden == (0, 255, 0)).all(axis=2).any()
+
+
+def test_corners_are_where_the_camera_looks():
+    (corners,) = page_model().corners()
+    size = page_model().frustum
+    np.testing.assert_allclose(corners[0], [-0.5 * size, 0.4 * size, 0.8 - size])
+    np.testing.assert_allclose(corners[2], [0.5 * size, -0.4 * size, 0.8 - size])
+
+
+def test_summary_has_panels_and_frames():
+    facts = make_facts(names=HOSTILE)
+    photo = cv2.imencode(".jpg", np.full((40, 60, 3), 99, np.uint8))[1].tobytes()
+    picture = draw_summary(facts, {facts.photos[1].name: photo}, "Title")
+    assert picture.shape[1] == 1288
+    assert (picture == RED).all(axis=2).sum() > 2 * 4 * 3 * 72, "photos that are not in the model, and findings"
+    assert (picture == GREEN).all(axis=2).sum() > 8 * 4 * 3 * 60
+    assert (picture == 99).all(axis=2).sum() > 70**2
+
+
+@pytest.mark.parametrize("points", [0, 400])
+def test_without_a_model_and_without_points(points):
+    facts = make_facts(points=points)
+    assert draw_summary(facts, {}, "Title").shape[0] > 640
+    assert draw_summary(replace(facts, models=[]), {}, "Title").shape[0] < 400

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from logpolar.cli.dataset import print_rejects
+from logpolar.cli.options import command_line
+from logpolar.storage.atomic_io import check_page
 
 if TYPE_CHECKING:
     from logpolar.datasets.files import CorrespondenceFile
@@ -19,11 +21,12 @@ if TYPE_CHECKING:
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="Folder for pictures (needs the extra 'viz').")
+@click.option("--html", type=click.Path(path_type=Path), help="Page with tables and pictures (.html).")
 @click.option("--count", type=click.IntRange(1, 50), default=8, show_default=True, help="Image pairs to show.")
 @click.option("--split", type=click.Choice(["train", "validation", "test"]), help="Sample pairs of this split only.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed of the sample.")
-def show(file: Path, output: Path | None, count: int, split: str | None, seed: int) -> None:
-    """Show the content of a correspondence file: statistics and, with -o, pictures.
+def show(file: Path, output: Path | None, html: Path | None, count: int, split: str | None, seed: int) -> None:
+    """Show the content of a correspondence file: statistics and, with -o, pictures, with --html, a page of both.
 
     statistics.png: scale ratio, orientation residual, both in the classes of the paper's Fig. 4, rejects by cause.
     pairs.jpg: image pairs with lines. depth.png: images above their depth, red where unknown. patches.png: patch pairs
@@ -32,11 +35,28 @@ def show(file: Path, output: Path | None, count: int, split: str | None, seed: i
     from logpolar.datasets.files import CorrespondenceFile
     from logpolar.datasets.statistics import Statistics
 
+    if html is not None:
+        check_page(html, file)
     with CorrespondenceFile(file) as opened:
         statistics = Statistics.of(opened)
         _print(opened, statistics)
         if output is not None:
             _draw(opened, statistics, output, count, split, seed)
+        if html is not None:
+            _write_page(opened, statistics, html, count, split, seed)
+
+
+def _write_page(
+    file: CorrespondenceFile, statistics: Statistics, html: Path, count: int, split: str | None, seed: int
+) -> None:
+    import numpy as np
+
+    from logpolar.datasets.page import write_dataset_page
+    from logpolar.datasets.pictures import sample_pairs
+
+    sample = sample_pairs(file, 100, np.random.default_rng(seed), split)
+    write_dataset_page(html, file, statistics, sample, count, command_line())
+    click.echo(f"wrote {html}")
 
 
 def _print(file: CorrespondenceFile, statistics: Statistics) -> None:

@@ -52,7 +52,7 @@ def draw_pairs(file: CorrespondenceFile, numbers: list[int], most_lines: int = 4
 
 
 def draw_depths(file: CorrespondenceFile, images: list[int], columns: int = 6) -> Picture | None:
-    """Images above their depth in gray, red where unknown: the paper's Fig. 6. None without depth."""
+    """Images above their depth in gray, red where unknown, and a legend: the paper's Fig. 6. None without depth."""
     cells = []
     for image in images:
         depth = file.read_depth_picture(image)
@@ -63,7 +63,18 @@ def draw_depths(file: CorrespondenceFile, images: list[int], columns: int = 6) -
         cells.append(np.concatenate([_fit(gray), _fit(shaded, gray.shape[1] / gray.shape[0])]))
     if not cells:
         return None
-    return stack([side_by_side(cells[start : start + columns]) for start in range(0, len(cells), columns)])
+    rows = [side_by_side(cells[start : start + columns]) for start in range(0, len(cells), columns)]
+    return stack([*rows, _depth_legend()])
+
+
+def _depth_legend() -> Picture:
+    """What the shades mean: inverse depth, stretched to the range of each image."""
+    legend = np.full((36, 480, 3), 255, np.uint8)
+    legend[8:28, 50:250] = np.linspace(1, 255, 200)[None, :, None]
+    legend[8:28, 340:360] = _UNKNOWN
+    for text, x in (("far", 10), ("near", 260), ("unknown", 370)):
+        cv2.putText(legend, text, (x, 23), cv2.FONT_HERSHEY_SIMPLEX, 0.5, (20, 20, 20), 1, cv2.LINE_AA)
+    return legend
 
 
 def _fit(picture: Picture, aspect: float | None = None) -> Picture:

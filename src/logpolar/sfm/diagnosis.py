@@ -36,7 +36,17 @@ class Finding:
 
 def diagnose(facts: Facts) -> list[Finding]:
     """Findings, problems first."""
-    checks = (_no_model, _unreadable, _keypoints, _unpaired, _islands, _weak_pairs, _separate_models, _lenses)
+    checks = (
+        _no_model,
+        _no_points,
+        _unreadable,
+        _keypoints,
+        _unpaired,
+        _islands,
+        _weak_pairs,
+        _separate_models,
+        _lenses,
+    )
     found = [finding for check in (*checks, _look_alikes, _weak_photos) for finding in check(facts)]
     return sorted(found, key=lambda finding: finding.level != "problem")
 
@@ -86,6 +96,12 @@ def _no_model(facts: Facts) -> Iterator[Finding]:
         "try --pairing exhaustive and more keypoints; photos from one spot, however many, give no depth."
     )
     yield Finding("problem", "No model: COLMAP found no pair of photos to start from", advice)
+
+
+def _no_points(facts: Facts) -> Iterator[Finding]:
+    for model in facts.models:
+        if not len(model.points):
+            yield Finding("problem", f"Model {model.number} has no points", "Its cameras are shown alone.")
 
 
 def _unreadable(facts: Facts) -> Iterator[Finding]:

@@ -1,86 +1,109 @@
-"""Summary picture of a model: points and cameras from above, and the photos, framed green if registered."""
+"""Summary picture of a reconstruction: figures, the model from above and from the front, the photos."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import cv2
 import numpy as np
 
-from logpolar.errors import ImageError
 from logpolar.geometry.cameras import Matrix
-from logpolar.images import read_gray, to_bytes
-from logpolar.sfm.mapper import MODELS, SfmReport
-from logpolar.sfm.workspace import read_model
-from logpolar.viewing.drawing import Picture, side_by_side
+from logpolar.sfm.diagnosis import diagnose, weakest_photos
+from logpolar.sfm.facts import Facts
+from logpolar.sfm.scene_page import PageModel, verdict
+from logpolar.viewing.drawing import Colour, Picture, side_by_side
 
-_SIDE = 720
-_COLUMNS, _THUMBNAIL = 8, 90
-_GREEN, _RED, _INK = (80, 200, 60), (60, 60, 230), (90, 90, 90)
+_SIDE, _GAP = 640, 8
+_COLUMNS, _ROWS, _THUMBNAIL = 16, 3, 80
+_GREEN, _RED, _OCHRE, _BLUE, _INK = (80, 200, 60), (60, 60, 230), (0, 140, 200), (196, 98, 11), (30, 30, 30)
+_WIDTH = 2 * _SIDE + _GAP
 
-
-def draw_summary(photos: Path, output: Path, report: SfmReport) -> Picture:
-    """``output`` is the folder that ``pipeline.reconstruct`` wrote."""
-    model = read_model(output / MODELS / str(report.model))
-    points = np.array([point.xyz for point in model.points3D.values()], np.float64).reshape(-1, 3)
-    numbers = model.reg_image_ids()
-    poses = np.array([model.images[number].cam_from_world().matrix() for number in numbers], np.float64)
-    return side_by_side([draw_from_above(points, poses), _draw_photos(photos, output, report)])
+View = Literal["from above", "from the front"]
 
 
-def draw_from_above(points: Matrix, poses: Matrix) -> Picture:
-    """Points (P, 3) in gray and cameras (C, 3, 4) = [rotation | translation] in red, seen from above.
+def draw_summary(facts: Facts, pictures: Mapping[str, bytes], title: str) -> Picture:
+    """``pictures``: photos as JPEG by name, as far as they are readable."""
+    lines = [verdict(facts), *_weakest(facts)]
+    findings = [f"{finding.level}: {finding.title}" for finding in diagnose(facts)[:4]]
+    blocks = [_text([title], 0.9, 2), _text(lines, 0.55)]
+    blocks += [_text(findings, 0.55, 1, _RED)] if findings else []
+    if facts.models and len(facts.models[0].photos):
+        shown = PageModel.of(facts, facts.models[0])
+        blocks.append(side_by_side([draw_model(shown, "from above"), draw_model(shown, "from the front")]))
+    blocks.append(_draw_photos(facts, pictures))
+    return np.concatenate([np.pad(each, ((4, 4), (0, 0), (0, 0)), constant_values=255) for each in blocks])
 
-    The cameras' mean y axis is taken as down, since most photos are upright; their mean viewing direction is up in the
-    picture.
-    """
+
+def _weakest(facts: Facts) -> list[str]:
+    rows = weakest_photos(facts, 4)
+    words = [f"{facts.photos[row].name} ({facts.photos[row].points} points)" for row in rows]
+    return [f"weakest photos: {', '.join(words)}"] if words else []
+
+
+def draw_model(model: PageModel, view: View) -> Picture:
+    """Points in their colours, near ones over distant ones, and cameras as frusta; the viewer is below, or in front."""
     canvas = np.full((_SIDE, _SIDE, 3), 255, np.uint8)
-    cameras = -np.einsum("nji,nj->ni", poses[:, :, :3], poses[:, :, 3])
-    _, down, forward = poses[:, :, :3].mean(axis=0)
-    right = np.cross(down, forward)
-    right /= max(float(np.linalg.norm(right)), 1e-12)
-    back = np.cross(right, down) * -1 / max(float(np.linalg.norm(down)), 1e-12)
-    axes = np.stack([right, back])
-    ground, stands = points @ axes.T, cameras @ axes.T
-    # The nearest 90 %: a few distant points would shrink everything else to a dot.
-    reach = np.linalg.norm(ground - np.median(ground, axis=0), axis=1) if len(ground) else np.zeros(0)
-    near = np.concatenate([ground[reach <= np.quantile(reach, 0.9)] if len(ground) else ground, stands])
-    low, high = near.min(axis=0), near.max(axis=0)
-    scale = 0.92 * _SIDE / max(float((high - low).max()), 1e-9)
-    for places, radius, colour in ((ground, 1, _INK), (stands, 5, _RED)):
-        pixels = (places - (low + high) / 2) * scale + _SIDE / 2
-        for x, y in pixels[((pixels >= 0) & (pixels < _SIDE)).all(axis=1)]:
-            cv2.circle(canvas, (round(float(x)), round(float(y))), radius, colour, cv2.FILLED, cv2.LINE_AA)
+    axes = np.array([[1, 0, 0], [0, 0, 1], [0, 1, 0]] if view == "from above" else [[1, 0, 0], [0, -1, 0], [0, 0, 1]])
+    places = model.points @ axes.T
+    order = np.argsort(places[:, 2], kind="stable")
+    pixels = np.rint(_to_pixels(places[order, :2])).astype(np.intp)
+    inside = ((pixels >= 0) & (pixels < _SIDE - 1)).all(axis=1)
+    (x, y), colours = pixels[inside].T, model.colours[order][inside, ::-1]
+    for dx, dy in ((1, 1), (0, 1), (1, 0), (0, 0)):
+        canvas[y + dy, x + dx] = colours
+    for corners, centre in zip(model.corners(), model.centres, strict=True):
+        frame = _to_pixels(np.concatenate([corners, centre[None]]) @ axes.T)[:, :2]
+        _draw_lines(canvas, [frame[:4], *(frame[[n, 4]] for n in range(4))])
+    cv2.putText(canvas, view, (12, 26), cv2.FONT_HERSHEY_SIMPLEX, 0.6, _INK, 1, cv2.LINE_AA)
+    cv2.rectangle(canvas, (0, 0), (_SIDE - 1, _SIDE - 1), (208, 208, 208))
     return canvas
 
 
-def _draw_photos(photos: Path, output: Path, report: SfmReport) -> Picture:
-    """Contact sheet of all photos with features, in rows of eight: registered ones have green frames."""
-    from logpolar.features.files import FeatureFile
-    from logpolar.sfm.pipeline import FEATURES
+def _to_pixels(places: Matrix) -> Matrix:
+    """The page's coordinates to pixels: the unit sphere nearly fills the panel."""
+    return np.asarray(places * (0.43 * _SIDE) + _SIDE / 2)
 
-    with FeatureFile(output / FEATURES) as file:
-        names = file.names()
-    inside = {image.name for image in report.registered}
-    shown = names[: _COLUMNS * (_SIDE // _THUMBNAIL)]
-    sheet = np.full((_SIDE, _COLUMNS * _THUMBNAIL, 3), 255, np.uint8)
-    for number, name in enumerate(shown):
+
+def _draw_lines(canvas: Picture, shapes: Sequence[Matrix]) -> None:
+    points = [np.rint(np.clip(shape, -1e5, 1e5) * 16).astype(np.int32) for shape in shapes]
+    cv2.polylines(canvas, points, True, _BLUE, 1, cv2.LINE_AA, shift=4)
+
+
+def _text(lines: Sequence[str], size: float, thickness: int = 1, colour: Colour = _INK) -> Picture:
+    """Lines of text as wide as the picture; longer ones are cut off with dots. OpenCV's font has ASCII only."""
+    height = round(44 * size)
+    block = np.full((height * len(lines), _WIDTH, 3), 255, np.uint8)
+    for number, line in enumerate(lines):
+        plain = " ".join(line.encode("ascii", "replace").decode().split())
+        while cv2.getTextSize(plain, cv2.FONT_HERSHEY_SIMPLEX, size, thickness)[0][0] > _WIDTH - 24:
+            plain = plain.rstrip(".")[:-4] + "..."
+        place = 12, round(height * (number + 0.7))
+        cv2.putText(block, plain, place, cv2.FONT_HERSHEY_SIMPLEX, size, colour, thickness, cv2.LINE_AA)
+    return block
+
+
+def _draw_photos(facts: Facts, pictures: Mapping[str, bytes]) -> Picture:
+    """The first photos: green frames are in the model, ochre ones are its weakest, red ones are not in it."""
+    inside = set(facts.models[0].photos.tolist()) if facts.models else set()
+    weak = set(weakest_photos(facts, 4)) if len(inside) > 8 else set()
+    count = min(len(facts.photos), _COLUMNS * _ROWS)
+    sheet = np.full((max(-(-count // _COLUMNS), 1) * _THUMBNAIL, _WIDTH, 3), 255, np.uint8)
+    for number, photo in enumerate(facts.photos[:count]):
         row, column = divmod(number, _COLUMNS)
-        colour = _GREEN if name in inside else _RED
-        top, left = row * _THUMBNAIL + 3, column * _THUMBNAIL + 3
-        side = _THUMBNAIL - 6
-        sheet[top - 2 : top + side + 2, left - 2 : left + side + 2] = colour
-        sheet[top : top + side, left : left + side] = _thumbnail(photos / name, side)
+        colour = _OCHRE if number in weak else _GREEN if number in inside else _RED
+        side, top, left = _THUMBNAIL - 8, row * _THUMBNAIL + 4, column * _THUMBNAIL + 4
+        sheet[top - 3 : top + side + 3, left - 3 : left + side + 3] = colour
+        sheet[top : top + side, left : left + side] = _thumbnail(pictures.get(photo.name), side)
     return sheet
 
 
-def _thumbnail(path: Path, side: int) -> Picture:
-    """The central square of a photo, in gray; plain if the photo is no longer readable."""
-    try:
-        gray = read_gray(path)
-    except ImageError:
+def _thumbnail(encoded: bytes | None, side: int) -> Picture:
+    """The central square of a photo; plain if there is none."""
+    if encoded is None:
         return np.full((side, side, 3), 230, np.uint8)
-    edge = min(gray.shape)
-    top, left = (gray.shape[0] - edge) // 2, (gray.shape[1] - edge) // 2
-    small = cv2.resize(to_bytes(gray)[top : top + edge, left : left + edge], (side, side), interpolation=cv2.INTER_AREA)
-    return np.asarray(cv2.cvtColor(small, cv2.COLOR_GRAY2BGR), np.uint8)
+    photo = np.asarray(cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR), np.uint8)
+    edge = min(photo.shape[:2])
+    top, left = (photo.shape[0] - edge) // 2, (photo.shape[1] - edge) // 2
+    square = photo[top : top + edge, left : left + edge]
+    return np.asarray(cv2.resize(square, (side, side), interpolation=cv2.INTER_AREA), np.uint8)

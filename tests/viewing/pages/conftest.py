@@ -1,13 +1,66 @@
 from __future__ import annotations
 
+import shutil
+from contextlib import contextmanager
+
 import cv2
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from logpolar.cli import main
+from logpolar.sfm.scene_page import Provenance, read_pictures, write_scene_page
+from scene_facts import HOSTILE, make_facts
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 NAMES = 'first <script>alert(1)<\u2028script> & "quoted".png', "zw\u00f6lf'</title>.png"
 """Names that would break a page which takes them for markup."""
+
+
+@pytest.fixture(scope="package")
+def browser():
+    """Chromium or Chrome, if one is installed; WebGL runs on the CPU."""
+    if BROWSER is None:
+        pytest.skip("no Chromium or Chrome is installed")
+    with pytest.importorskip("playwright.sync_api").sync_playwright() as playwright:
+        arguments = ["--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"]
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=arguments)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="package")
+def opened(browser):
+    """A context with a page from disk; whatever went wrong in it or left the machine fails the test."""
+
+    @contextmanager
+    def context(path, width=1440, height=900):
+        page, troubles = browser.new_page(viewport={"width": width, "height": height}), []
+        page.on("console", lambda message: troubles.append(message.text))
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on("dialog", lambda dialog: (troubles.append(dialog.message), dialog.dismiss()))
+        page.on("request", lambda each: troubles.append(each.url) if not each.url.startswith("data:") else None)
+        page.goto(path.as_uri())
+        page.wait_for_selector("body[data-ready=true]")
+        yield page
+        page.close()
+        assert troubles == [path.as_uri()]
+
+    return context
+
+
+@pytest.fixture(scope="package")
+def scene_page(tmp_path_factory):
+    """The page of a scene whose photos have hostile names; those that a file system takes are there."""
+    folder = tmp_path_factory.mktemp("scene")
+    for number, name in enumerate(name for name in (*HOSTILE, "0.png", "1.png", "2.png") if "/" not in name):
+        pixels = np.full((48, 64, 3), (40 * number, 200, 255 - 40 * number), np.uint8)
+        (folder / name).write_bytes(cv2.imencode(".png", pixels)[1].tobytes())
+    source = Provenance("</title><script>alert(1)</script>", "logpolar sfm '<b>'", {"features": 2.0, "mapping": 1.0})
+    facts = make_facts(names=HOSTILE)
+    write_scene_page(folder / "scene.html", facts, read_pictures(folder, facts), source)
+    return folder / "scene.html"
 
 
 @pytest.fixture(scope="package")

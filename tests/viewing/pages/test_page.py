@@ -5,6 +5,7 @@ import hashlib
 import json
 import re
 from html.parser import HTMLParser
+from importlib import resources
 
 import numpy as np
 import pytest
@@ -61,7 +62,9 @@ def test_the_policy_allows_this_style_and_this_script_only(rendered):
 
 
 def test_no_address_and_no_handler_inside_the_markup():
-    for name in ("pair.html", "page.css", "page.js", "pair.js"):
+    names = [each.name for each in (resources.files("logpolar.viewing.pages") / "assets").iterdir()]
+    assert {"page.css", "page.js", "pair.html", "scene.html", "document.html"} <= set(names)
+    for name in names:
         assert not re.search(r"https?:|//cdn|url\(|\bon\w+=\"|innerHTML|eval\(", page._asset(name)), name
 
 

@@ -13,6 +13,7 @@ from logpolar.evaluation.report.figures import (
     ranks_among_distractors,
     sampling_patterns,
 )
+from logpolar.evaluation.report.page import write_report_page
 from logpolar.evaluation.report.runs import Run, read_runs
 from logpolar.evaluation.report.tables import (
     amos_ranks,
@@ -25,6 +26,8 @@ from logpolar.evaluation.report.tables import (
 )
 from logpolar.evaluation.report.writing import Section, of_protocol, write_report
 
+PAGE = "report.html"
+
 
 def report_results(folders: Sequence[Path], output: Path) -> tuple[list[Section], list[str], Path]:
     """Write the report of all results in folders: its sections, the names of its files, and their folder."""
@@ -32,7 +35,10 @@ def report_results(folders: Sequence[Path], output: Path) -> tuple[list[Section]
     sections = paper_sections(runs)
     parent = output.parent if output.suffix == ".md" else output
     make_folder(parent)
-    return sections, write_report(output, sections, runs), parent
+    made = write_report(output, sections, runs)
+    page = output.with_suffix(".html") if output.suffix == ".md" else output / PAGE
+    write_report_page(page, sections, runs, [parent / name for name in made if name.endswith(".png")])
+    return sections, [page.name, *made], parent
 
 
 def paper_sections(runs: Sequence[Run]) -> list[Section]:

@@ -9,7 +9,7 @@ from typing import Any
 from logpolar.evaluation.protocol import decimal, percent
 from logpolar.evaluation.report import paper_numbers as paper
 from logpolar.evaluation.report.runs import Run
-from logpolar.evaluation.report.writing import NONE, Section, Table, counted, in_paper, of_protocol
+from logpolar.evaluation.report.writing import INTERVAL, NONE, Section, Table, counted, in_paper, of_protocol
 from logpolar.evaluation.schema import ABLATION
 
 _SFM_NOTE = (
@@ -42,7 +42,7 @@ def fpr95_by_scene(runs: Sequence[Run]) -> Section:
         cells = [percent(mean["fpr95"]), f"{low} - {high}" if low else NONE, decimal(mean["rank1"])]
         cells += [decimal(mean["rank1_scales_differ_2x"]), counted(mean)]
         rows.append([name, run.label, *cells, other or NONE, f"{means[other]:.2f}" if other else NONE])
-    columns = ["FPR95 %, ours", "95 %", "rank-1", "rank-1, scale mismatch > 2x", "N (pairs)"]
+    columns = ["FPR95 %, ours", INTERVAL, "rank-1", "rank-1, scale mismatch > 2x", "N (pairs)"]
     columns = ["descriptor", "run", *columns, "in the paper", "FPR95 %, paper"]
     section.add_table("Means of scenes, and the paper's average of nine.", columns, rows)
     for run in section.runs:

@@ -19,6 +19,17 @@ from logpolar.storage.documents import markdown_table, write_json
 NONE = "–"
 """Cell without a counterpart in the paper, or without a value."""
 
+INTERVAL = "95 %"
+"""Column with the interval of the column before it."""
+
+INTRODUCTION = (
+    'The paper: "Beyond Cartesian Representations for Local Descriptors", ICCV 2019. Our descriptors have a '
+    "counterpart there if they are of the same kind with the same support λ; models were trained on other data. "
+    "Our SIFT at λ = 12 is OpenCV's, whose cells cover 6 keypoint sizes; the paper's code has patches of 12. "
+    "Its Fig. 3, the network, and Fig. 6 and Table 6, its data set, involve no measurement: see `logpolar models` "
+    "and `logpolar dataset show`."
+)
+
 
 @dataclass(frozen=True)
 class Table:
@@ -120,11 +131,7 @@ def _markdown(sections: Sequence[Section], runs: Sequence[Run], drawn: Mapping[s
     missing = [section.title for section in sections if section.missing]
     blocks = [
         "# Our figures beside the paper's\n",
-        'The paper: "Beyond Cartesian Representations for Local Descriptors", ICCV 2019. Our descriptors have a '
-        "counterpart there if they are of the same kind with the same support λ; models were trained on other data. "
-        "Our SIFT at λ = 12 is OpenCV's, whose cells cover 6 keypoint sizes; the paper's code has patches of 12. "
-        "Its Fig. 3, the network, and Fig. 6 and Table 6, its data set, involve no measurement: see `logpolar models` "
-        "and `logpolar dataset show`.\n",
+        f"{INTRODUCTION}\n",
     ]
     if missing:
         blocks.append("Not run: " + "; ".join(title.partition(":")[0] for title in missing) + ".\n")
@@ -136,14 +143,21 @@ def _markdown(sections: Sequence[Section], runs: Sequence[Run], drawn: Mapping[s
 def _runs_markdown(runs: Sequence[Run]) -> str:
     blocks = ["## Runs\n"]
     for run in runs:
-        command = f"`{run.command}`" if run.command else "not recorded"
-        seed = "not recorded" if run.seed is None else str(run.seed)
-        versions = ", ".join(f"{name} {number}" for name, number in run.versions.items()) or "not recorded"
-        lines = {"command": command, "N": counts(run), "seed": seed, "versions": versions, "options": _options(run)}
-        absent = [each["name"] for each in run.descriptors if "missing" in each]
-        lines |= {"not measured, weights missing": ", ".join(absent)} if absent else {}
-        blocks += [f"**{run.label}**\n", "\n".join(f"- {name}: {text}" for name, text in lines.items()) + "\n"]
+        lines = run_lines(run) | ({"command": f"`{run.command}`"} if run.command else {})
+        blocks += [f"**{run.label}**\n", "\n".join(f"- {name}: {text}" for name, text in lines.items() if text) + "\n"]
     return "\n".join(blocks)
+
+
+def run_lines(run: Run) -> dict[str, str]:
+    """What is known of a run, in words by name; the last may be empty."""
+    return {
+        "command": run.command or "not recorded",
+        "N": counts(run),
+        "seed": "not recorded" if run.seed is None else str(run.seed),
+        "versions": ", ".join(f"{name} {number}" for name, number in run.versions.items()) or "not recorded",
+        "options": _options(run),
+        "not measured, weights missing": ", ".join(each["name"] for each in run.descriptors if "missing" in each),
+    }
 
 
 def _options(run: Run) -> str:

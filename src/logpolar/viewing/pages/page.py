@@ -11,10 +11,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from logpolar.images import fitted_size, to_bytes, to_gray
 from logpolar.storage.atomic_io import write_whole
+from logpolar.types import Image
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -34,14 +37,22 @@ _PAGE = """<!doctype html>
 """
 
 
+_SCRIPTS = {
+    "pair": ("page", "pair"),
+    "document": ("page", "tables", "document"),
+    "scene": ("page", "tables", "charts", "orbit", "renderer", "scene"),
+}
+"""Scripts of each kind of page, in ``assets``."""
+
+
 def write_page(path: Path, kind: str, title: str, data: Mapping[str, Any]) -> None:
-    """Write a page; ``kind`` names its HTML and its script in ``assets``."""
+    """Write a page; ``kind`` names its HTML in ``assets`` and its scripts."""
     write_whole(path, render_page(kind, title, data).encode())
 
 
 def render_page(kind: str, title: str, data: Mapping[str, Any]) -> str:
     """The page as text. What comes from users (``title``, ``data``) cannot become markup or script."""
-    style, script = _asset("page.css"), _asset("page.js") + _asset(f"{kind}.js")
+    style, script = _asset("page.css"), "".join(_asset(f"{name}.js") for name in _SCRIPTS[kind])
     policy = (
         f"default-src 'none'; img-src data:; style-src {_digest(style)}; script-src {_digest(script)}; "
         "base-uri 'none'; form-action 'none'"
@@ -66,6 +77,19 @@ def pack_array(values: NDArray[Any]) -> dict[str, Any]:
 def pack_picture(encoded: bytes, kind: str = "jpeg") -> str:
     """An encoded picture as the address of an image element."""
     return f"data:image/{kind};base64,{base64.b64encode(encoded).decode()}"
+
+
+def photo_jpeg(image: Image, side: int, quality: int) -> bytes:
+    """A photo as JPEG, in colour if it has any, at most ``side`` pixels on the longer side."""
+    colour = image.ndim == 3 and image.shape[2] >= 3 and image.dtype == np.uint8
+    pixels = image[..., :3] if colour else to_bytes(to_gray(image))
+    size = fitted_size((pixels.shape[1], pixels.shape[0]), side)
+    return jpeg(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA), quality)
+
+
+def jpeg(image: Image, quality: int) -> bytes:
+    _, encoded = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, quality])
+    return encoded.tobytes()
 
 
 def _plain_json(data: Mapping[str, Any]) -> str:

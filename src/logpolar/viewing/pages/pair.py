@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,13 +15,13 @@ from logpolar.features.features import Features
 from logpolar.geometry.intrinsics import AnyCamera, rays_and_focal
 from logpolar.geometry.two_view import Points
 from logpolar.geometry.verification import MODEL_NAMES, Cameras, VerifiedMatches
-from logpolar.images import fitted_size, read_image, resize, to_bytes, to_gray
+from logpolar.images import read_image, resize, to_bytes, to_gray
 from logpolar.matching.nearest import Matches, match_descriptors
 from logpolar.matching.options import MatchingOptions
 from logpolar.sampling import sample_patches
 from logpolar.sampling.patterns import Pattern
 from logpolar.types import FloatArray, Image, Matrix
-from logpolar.viewing.pages.page import pack_array, pack_picture, write_page
+from logpolar.viewing.pages.page import jpeg, pack_array, pack_picture, photo_jpeg, write_page
 
 MAX_MATCHES = 3000
 """Matches on a page: more make it slow to open, and nobody looks at them one by one."""
@@ -48,11 +47,7 @@ class Side:
         return cls(str(path), read_image(path), features)
 
     def photo(self) -> bytes:
-        """The photo as JPEG, in colour if it has any, at most ``_PHOTO_SIDE`` pixels on the longer side."""
-        colour = self.image.ndim == 3 and self.image.shape[2] >= 3 and self.image.dtype == np.uint8
-        image = self.image[..., :3] if colour else to_bytes(to_gray(self.image))
-        size = fitted_size((image.shape[1], image.shape[0]), _PHOTO_SIDE)
-        return _jpeg(cv2.resize(image, size, interpolation=cv2.INTER_AREA), _PHOTO_QUALITY)
+        return photo_jpeg(self.image, _PHOTO_SIDE, _PHOTO_QUALITY)
 
     def patches(self, rows: NDArray[np.integer], pattern: Pattern) -> FloatArray:
         """Patches (N, rows, columns) of some keypoints as the network sees them."""
@@ -116,7 +111,7 @@ def pair_data(
         "candidates": pack_array(neighbours[shown].astype(np.int32)),
         "candidate_distances": pack_array(distances[shown].astype(np.float32)),
         "descriptors": [_bars(side.features.descriptors[pairs[:, n]]) for n, side in enumerate(sides)],
-        "patches": [pack_picture(_jpeg(atlas(each), _PATCH_QUALITY)) for each in patches],
+        "patches": [pack_picture(jpeg(atlas(each), _PATCH_QUALITY)) for each in patches],
         "patch_size": patches[0].shape[1:],
         "atlas_columns": _ATLAS_COLUMNS,
         "roll": pack_array(roll.astype(np.int16)),
@@ -283,8 +278,3 @@ def _bars(descriptors: FloatArray) -> dict[str, Any]:
     """Descriptors as bytes; the largest value of all of them is 127."""
     most = max(float(np.abs(descriptors).max(initial=0)), 1e-6)
     return pack_array(np.rint(descriptors * (127 / most)).astype(np.int8))
-
-
-def _jpeg(image: Image, quality: int) -> bytes:
-    _, encoded = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, quality])
-    return encoded.tobytes()

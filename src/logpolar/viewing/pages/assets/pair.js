@@ -44,12 +44,7 @@ function resetView() {
 
 // ---- Drawing -----------------------------------------------------------------------------------------------------
 
-let waiting = false;
-function redraw() {
-  if (waiting) return;
-  waiting = true;
-  requestAnimationFrame(() => { waiting = false; draw(); });
-}
+const redraw = scheduled(draw);
 
 function shade(match) {
   const mode = element("colouring").value;
@@ -321,37 +316,6 @@ function zoomAt(x, y, factor) {
   redraw();
 }
 
-function followPointers() {
-  const canvas = element("view"), pointers = new Map();
-  let moved = 0;
-  const position = (event) => { const box = canvas.getBoundingClientRect(); return [event.clientX - box.left, event.clientY - box.top]; };
-  canvas.addEventListener("wheel", (event) => { event.preventDefault(); zoomAt(...position(event), 2 ** (-event.deltaY / 300)); }, { passive: false });
-  canvas.addEventListener("pointerdown", (event) => { canvas.setPointerCapture(event.pointerId); pointers.set(event.pointerId, position(event)); if (pointers.size === 1) moved = 0; });
-  canvas.addEventListener("pointermove", (event) => {
-    if (!pointers.has(event.pointerId)) return;
-    const before = [...pointers.values()], now = position(event), old = pointers.get(event.pointerId);
-    pointers.set(event.pointerId, now);
-    const after = [...pointers.values()], share = 1 / after.length;
-    view.x += (now[0] - old[0]) * share;
-    view.y += (now[1] - old[1]) * share;
-    moved += Math.hypot(now[0] - old[0], now[1] - old[1]);
-    if (after.length === 2) {
-      const gap = (two) => Math.hypot(two[0][0] - two[1][0], two[0][1] - two[1][1]) || 1;
-      zoomAt((after[0][0] + after[1][0]) / 2, (after[0][1] + after[1][1]) / 2, gap(after) / gap(before));
-    }
-    redraw();
-  });
-  const end = (event) => {
-    if (pointers.delete(event.pointerId) && event.type === "pointerup" && moved < 4) choose(matchAt(...position(event)));
-  };
-  canvas.addEventListener("pointerup", end);
-  canvas.addEventListener("pointercancel", end);
-}
-
-function press(id, value) {
-  element(id).setAttribute("aria-pressed", String(value));
-}
-
 const ACTIONS = {
   v: () => { state.stacked = !state.stacked; press("layout", state.stacked); resetView(); },
   s: () => { state.swapped = !state.swapped; press("swap", state.swapped); resetView(); },
@@ -374,14 +338,13 @@ function connect() {
   element("colouring").onchange = redraw;
   element("align").onchange = () => choose(state.chosen);
   for (const id of ["ratio", "scale", "rotation", "stage0", "stage1", "stage2", "stage3"]) element(id).oninput = applyFilters;
-  document.addEventListener("keydown", (event) => {
-    const tag = event.target.tagName, moves = event.key.startsWith("Arrow");
-    if (tag === "SELECT" || (tag === "INPUT" && moves) || event.ctrlKey || event.metaKey || event.altKey || !ACTIONS[event.key]) return;
-    event.preventDefault();
-    ACTIONS[event.key]();
-  });
+  followKeys(ACTIONS);
   window.addEventListener("resize", () => { resetView(); applyFilters(); });
-  followPointers();
+  followPointers(element("view"), {
+    drag: (dx, dy) => { view.x += dx; view.y += dy; redraw(); },
+    zoom: zoomAt,
+    tap: (x, y) => choose(matchAt(x, y)),
+  });
 }
 
 function describe() {
@@ -400,8 +363,7 @@ function describe() {
   }
   if (data.geometry === "homography") element("guide").textContent = "Warped overlay";
   element("guide").disabled = !data.matrix || (data.geometry !== "homography" && !data.fundamental);
-  element("command").textContent = data.command;
-  element("versions").textContent = data.versions;
+  showFooter();
   press("layout", state.stacked);
 }
 

@@ -1,43 +1,21 @@
-"""Pages in a real browser: Chromium or Chrome, if one is installed."""
+"""The page of a pair in a real browser, if one is installed."""
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium or Chrome is installed")
-
 
 @pytest.fixture(scope="module")
-def browser():
-    with pytest.importorskip("playwright.sync_api").sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture(scope="module")
-def opened(browser, pair_page):
-    """The page of a pair, and what went wrong or left the machine while tests used it."""
-    page, troubles = browser.new_page(viewport={"width": 1440, "height": 900}), []
-    page.on("console", lambda message: troubles.append(message.text))
-    page.on("pageerror", lambda error: troubles.append(str(error)))
-    page.on("dialog", lambda dialog: troubles.append(dialog.message))
-    page.on("request", lambda request: troubles.append(request.url) if not request.url.startswith("data:") else None)
-    page.goto(pair_page.as_uri())
-    page.wait_for_selector("body[data-ready=true]")
-    yield page
-    assert troubles == [page.url]
-    page.close()
+def shown(opened, pair_page):
+    with opened(pair_page) as page:
+        yield page
 
 
 @pytest.fixture
-def page(opened):
-    opened.keyboard.press("Escape")
-    opened.keyboard.press("0")
-    return opened
+def page(shown):
+    shown.keyboard.press("Escape")
+    shown.keyboard.press("0")
+    return shown
 
 
 def lines(page) -> int:
@@ -151,9 +129,6 @@ def test_every_control_is_reached_by_keyboard_and_has_a_name(page):
     assert page.evaluate(unnamed) == 0
 
 
-def test_on_a_phone_nothing_is_cut_off(browser, pair_page):
-    page = browser.new_page(viewport={"width": 390, "height": 844})
-    page.goto(pair_page.as_uri())
-    page.wait_for_selector("body[data-ready=true]")
-    assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
-    page.close()
+def test_on_a_phone_nothing_is_cut_off(opened, pair_page):
+    with opened(pair_page, 390, 844) as page:
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= 390

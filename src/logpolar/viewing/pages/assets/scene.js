@@ -1,0 +1,360 @@
+// A reconstruction: its points and cameras, its photos in a table, and how they hang together.
+
+const photos = data.photos, model = data.model;
+const pairs = unpack(data.pairs), inliers = unpack(data.inliers), common = unpack(data.shared);
+const strength = inliers.map((value, pair) => (value >= 0 ? value : common[pair]));
+const FEWEST = 10000; // points drawn while the view moves
+const state = { chosen: -1, renderer: null, most: Infinity, sharpness: 1, still: 0, frame: 0, moving: false, thumbnails: [] };
+const scene = model && {
+  points: unpack(model.points), tints: unpack(model.colours), tracks: unpack(model.tracks), cameras: unpack(model.cameras),
+  field: unpack(model.field), photos: unpack(model.photos), observed: unpack(model.observed), counts: unpack(model.counts),
+};
+const cameraOf = new Map(scene ? [...scene.photos].map((photo, camera) => [photo, camera]) : []);
+
+// ---- Cameras -----------------------------------------------------------------------------------------------------
+
+const axis = (camera, n) => [...scene.cameras.subarray(12 * camera + 3 * n, 12 * camera + 3 * n + 3)];
+const centre = (camera) => axis(camera, 3);
+
+// Corners of a photo in front of its camera, clockwise from the upper left.
+function corners(camera, size = model.frustum) {
+  const [right, down, forward] = [0, 1, 2].map((n) => axis(camera, n)), [x, y] = scene.field.subarray(2 * camera, 2 * camera + 2);
+  const middle = along(centre(camera), forward, size);
+  return [[-1, -1], [1, -1], [1, 1], [-1, 1]].map(([u, v]) => along(along(middle, right, u * x * size), down, v * y * size));
+}
+
+function shadeOf(photo) {
+  if (cameraOf.has(photo)) return colour("--accent");
+  return photos[photo].model === null ? colour("--bad") : colour("--weak");
+}
+
+function components(hex) {
+  return [1, 3, 5].map((place) => parseInt(hex.slice(place, place + 2), 16) / 255);
+}
+
+function placeLines() {
+  const positions = [], colours = [], chosen = cameraOf.get(state.chosen);
+  const line = (a, b, tint) => { positions.push(...a, ...b); colours.push(...tint, ...tint); };
+  const usual = [...components(colour("--accent")), state.chosen < 0 ? 0.8 : 0.35], marked = [...components(colour("--bad")), 1];
+  for (let camera = 0; camera < scene.photos.length; camera++) {
+    const tint = camera === chosen ? marked : usual, box = corners(camera, model.frustum * (camera === chosen ? 1.6 : 1));
+    box.forEach((corner, n) => { line(centre(camera), corner, tint); line(corner, box[(n + 1) % 4], tint); });
+  }
+  if (chosen !== undefined) {
+    for (const { photo } of neighbours(state.chosen)) if (cameraOf.has(photo)) line(centre(chosen), centre(cameraOf.get(photo)), [...components(colour("--weak")), 0.9]);
+  }
+  state.renderer.setLines(new Float32Array(positions), new Float32Array(colours));
+}
+
+// All photos small on one sheet, so that they are drawn at once.
+function placePictures() {
+  const side = Math.ceil(Math.sqrt(scene.photos.length)), cell = Math.max(8, Math.min(128, Math.floor(4096 / side)));
+  const sheet = document.createElement("canvas"), positions = [], places = [];
+  sheet.width = sheet.height = side * cell;
+  const context = sheet.getContext("2d");
+  scene.photos.forEach((photo, camera) => {
+    const picture = state.thumbnails[photo], [column, row] = [camera % side, Math.floor(camera / side)];
+    if (!picture) return;
+    context.drawImage(picture, column * cell, row * cell, cell, cell);
+    const box = corners(camera), spots = [[0, 0], [1, 0], [1, 1], [0, 1]];
+    for (const n of [0, 1, 2, 0, 2, 3]) {
+      positions.push(...box[n]);
+      places.push(...spots[n].map((part, which) => ([column, row][which] + 0.02 + 0.96 * part) / side));
+    }
+  });
+  state.renderer.setPictures(new Float32Array(positions), new Float32Array(places), sheet);
+}
+
+// The points that a camera observes: gaps between their rows, seven bits a byte, the lowest first.
+function observedBy(camera) {
+  const rows = new Int32Array(scene.counts[camera]);
+  let place = 0, row = -1;
+  for (let before = 0; before < camera; before++) place += model.lengths[before];
+  for (let n = 0; n < rows.length; n++) {
+    let gap = 0, shift = 0, byte = 128;
+    while (byte & 128) { byte = scene.observed[place++]; gap += (byte & 127) * 2 ** shift; shift += 7; }
+    row += gap + 1;
+    rows[n] = row;
+  }
+  return rows;
+}
+
+// ---- The view ----------------------------------------------------------------------------------------------------
+
+// While the view moves, so many points are drawn, and so sharply, as the browser can show fluently. Points come in
+// random order, so that the first of them show the whole.
+function adapt(spent) {
+  const limit = Math.min(state.most, scene.tracks.length);
+  if (spent > 40) {
+    if (limit <= FEWEST) state.sharpness = 0.5;
+    state.most = Math.max(FEWEST, limit * 0.6);
+  } else if (spent < 22) {
+    if (limit >= scene.tracks.length) state.sharpness = 1;
+    state.most = limit * 1.25;
+  }
+}
+
+function render(now = 0) {
+  if (!state.renderer) return;
+  const canvas = element("view"), spent = now - state.frame;
+  if (state.moving && spent > 0 && spent < 1000) adapt(spent);
+  state.frame = now;
+  state.renderer.draw(orbitMatrix(canvas.clientWidth, canvas.clientHeight), {
+    paper: components(colour("--panel")), accent: components(colour("--bad")), size: +element("size").value,
+    least: +element("least").value, faint: state.chosen < 0 ? 0 : 0.4, byTrack: element("colouring").value === "track",
+    most: state.moving ? state.most : Infinity, sharpness: state.moving ? state.sharpness : 1, frusta: pressed("frusta"), photos: pressed("photos"),
+  });
+}
+
+const redraw = scheduled(render);
+const pressed = (id) => element(id).getAttribute("aria-pressed") === "true";
+
+function move(change, ...values) {
+  change(...values);
+  state.moving = true;
+  redraw();
+  clearTimeout(state.still);
+  state.still = setTimeout(() => { state.moving = false; redraw(); }, 250);
+}
+
+function resetView() {
+  Object.assign(orbit, { yaw: model.home[0], pitch: model.home[1], distance: model.home[2], target: [0, 0, 0] });
+  redraw();
+}
+
+function lookFrom(photo) {
+  if (!scene || !cameraOf.has(photo)) return;
+  const camera = cameraOf.get(photo);
+  lookAlong(centre(camera), axis(camera, 2), 0.5);
+  redraw();
+}
+
+// The camera whose photo or centre is nearest to a place on the screen.
+function cameraAt(x, y) {
+  const { clientWidth: width, clientHeight: height } = element("view"), matrix = orbitMatrix(width, height);
+  let best = -1, least = 18;
+  for (let camera = 0; camera < scene.photos.length; camera++) {
+    const box = corners(camera), middle = [0, 1, 2].map((n) => (box[0][n] + box[2][n]) / 2);
+    for (const point of [centre(camera), middle]) {
+      const pixel = toPixels(matrix, point, width, height), away = pixel ? Math.hypot(pixel[0] - x, pixel[1] - y) : Infinity;
+      if (away < least) [best, least] = [scene.photos[camera], away];
+    }
+  }
+  return best;
+}
+
+// ---- Selection ---------------------------------------------------------------------------------------------------
+
+function neighbours(photo) {
+  const found = [];
+  for (let pair = 0; pair < strength.length; pair++) {
+    const [a, b] = [pairs[2 * pair], pairs[2 * pair + 1]];
+    if ((a === photo || b === photo) && strength[pair] > 0) found.push({ photo: a === photo ? b : a, pair });
+  }
+  return found.sort((x, y) => common[y.pair] - common[x.pair] || strength[y.pair] - strength[x.pair]).slice(0, 8);
+}
+
+function nameButton(parent, photo) {
+  const button = add(parent, "button", photos[photo].name);
+  button.type = "button";
+  button.className = "link";
+  button.onclick = () => choose(photo);
+}
+
+function choose(photo) {
+  state.chosen = photo;
+  element("chosen").hidden = photo < 0;
+  if (photo >= 0) describePhoto(photo);
+  for (const { line } of state.lines) line.classList.toggle("marked", +line.dataset.row === photo);
+  if (state.renderer) {
+    const marks = new Uint8Array(scene.tracks.length);
+    if (cameraOf.has(photo)) for (const row of observedBy(cameraOf.get(photo))) marks[row] = 1;
+    state.renderer.mark(marks);
+    placeLines();
+  }
+  drawCharts();
+  redraw();
+}
+
+function describePhoto(photo) {
+  const { name, picture, points, error, keypoints, reason } = photos[photo], image = element("chosen-photo");
+  element("chosen-name").textContent = name;
+  image.hidden = !picture;
+  element("chosen-missing").hidden = Boolean(picture);
+  if (picture) [image.src, image.alt] = [picture, `The photo ${name}`];
+  const registered = points ? `${points} points, mean error ${shown(error)} px` : "no points";
+  element("facts").textContent = [reason && `Not in the model: ${reason}`, registered, keypoints !== null && `${keypoints} keypoints`].filter(Boolean).join("; ");
+  element("fly").hidden = !cameraOf.has(photo);
+  const table = element("neighbours");
+  table.replaceChildren();
+  fillTable(table, [
+    { name: "photo", value: (row) => photos[row.photo].name, cell: (row, cell) => nameButton(cell, row.photo) },
+    { name: "inliers", number: true, value: (row) => (inliers[row.pair] >= 0 ? inliers[row.pair] : null) },
+    { name: "points", number: true, value: (row) => common[row.pair] },
+  ], neighbours(photo));
+}
+
+function step(by) {
+  const rows = state.lines.filter(({ line }) => !line.hidden).sort((a, b) => a.line.rowIndex - b.line.rowIndex).map(({ line }) => +line.dataset.row);
+  if (!rows.length) return;
+  const at = rows.indexOf(state.chosen);
+  choose(rows[at < 0 ? 0 : (at + by + rows.length) % rows.length]);
+}
+
+// ---- Tables, charts, findings ------------------------------------------------------------------------------------
+
+function fillPhotos() {
+  state.lines = fillTable(element("table"), [
+    { name: "photo", value: (row) => row.name, cell: (row, cell) => nameButton(cell, photos.indexOf(row)) },
+    { name: "in the model", value: (row) => (row.reason ? "no" : "yes") },
+    { name: "points", number: true, value: (row) => row.points },
+    { name: "error (px)", number: true, value: (row) => row.error },
+    { name: "keypoints", number: true, value: (row) => row.keypoints },
+    { name: "verified pairs", number: true, value: (row) => row.pairs },
+    { name: "camera", number: true, value: (row) => row.lens },
+    { name: "focal length (px)", number: true, value: (row) => row.focal },
+    { name: "why not", value: (row) => row.reason },
+  ], photos);
+  filterPhotos();
+}
+
+function filterPhotos() {
+  const words = element("search").value.toLowerCase(), missing = element("only-missing").checked;
+  let count = 0;
+  for (const { line, row } of state.lines) {
+    line.hidden = !row.name.toLowerCase().includes(words) || (missing && !row.reason);
+    count += !line.hidden;
+  }
+  element("rows").textContent = `${count} of ${photos.length}`;
+}
+
+function fillLenses() {
+  fillTable(element("lenses"), [
+    { name: "camera", number: true, value: (row) => row.number },
+    { name: "model", value: (row) => row.kind },
+    { name: "size", value: (row) => `${row.width} x ${row.height}` },
+    { name: "focal length (px)", number: true, value: (row) => row.focal },
+    { name: "view (degrees)", number: true, value: (row) => row.view },
+    { name: "photos", number: true, value: (row) => row.photos },
+    { name: "parameters", value: (row) => row.parameters },
+  ], data.lenses);
+}
+
+function listFindings() {
+  const place = element("findings");
+  if (!data.findings.length) add(place, "p", "Nothing suspicious.").className = "good";
+  for (const { level, title, advice, photos: rows } of data.findings) {
+    const box = add(place, "div");
+    box.className = `finding ${level}`;
+    add(box, "strong", `${level === "problem" ? "Problem" : "Warning"}: ${title}.`);
+    add(box, "p", advice);
+    const list = add(box, "p");
+    rows.slice(0, 12).forEach((row) => nameButton(list, row));
+    if (rows.length > 12) add(list, "span", `and ${rows.length - 12} more`).className = "soft";
+  }
+}
+
+function drawCharts() {
+  const graph = element("graph");
+  graph.parentElement.hidden = !data.graph;
+  if (data.graph) state.photoAt = drawGraph(graph, state.places, pairs, strength, shadeOf, state.chosen);
+  state.cellAt = drawMatrix(element("matrix"), photos.length, pairs, strength, state.chosen);
+}
+
+function pairText(a, b) {
+  if (a === b) return photos[a].name;
+  for (let pair = 0; pair < strength.length; pair++) {
+    if (pairs[2 * pair] !== Math.min(a, b) || pairs[2 * pair + 1] !== Math.max(a, b)) continue;
+    const verified = inliers[pair] < 0 ? "" : inliers[pair] ? `${inliers[pair]} inliers, ` : "not verified, ";
+    return `${photos[a].name} – ${photos[b].name}: ${verified}${common[pair]} common points`;
+  }
+  return `${photos[a].name} – ${photos[b].name}: not matched`;
+}
+
+function fillSeconds() {
+  const stages = Object.entries(data.seconds), most = Math.max(...stages.map(([, value]) => value), 1e-9);
+  if (!stages.length) add(element("seconds"), "dt", "not recorded").className = "soft";
+  for (const [stage, value] of stages) {
+    add(add(element("seconds"), "dt"), "div", stage).style.setProperty("--part", `${(100 * value) / most}%`);
+    add(element("seconds"), "dd", `${value.toFixed(1)} s`);
+  }
+}
+
+// ---- Controls ----------------------------------------------------------------------------------------------------
+
+function toggle(id) {
+  press(id, !pressed(id));
+  redraw();
+}
+
+const inView = (action) => () => (document.activeElement === element("view") && scene ? action() : false);
+const arrow = (x, y) => (event) => inView(() => (event.shiftKey ? move(pan, -0.1 * x, -0.1 * y) : move(turn, -0.1 * x, -0.1 * y)))();
+const ACTIONS = {
+  n: () => step(1), p: () => step(-1), l: () => lookFrom(state.chosen), c: () => toggle("frusta"), t: () => toggle("photos"),
+  0: () => model && resetView(), Escape: () => choose(-1), "+": inView(() => move(approach, 1.2)), "-": inView(() => move(approach, 1 / 1.2)),
+  ArrowLeft: arrow(-1, 0), ArrowRight: arrow(1, 0), ArrowUp: arrow(0, -1), ArrowDown: arrow(0, 1),
+};
+
+function connect() {
+  for (const id of ["frusta", "photos"]) element(id).onclick = () => toggle(id);
+  element("reset").onclick = ACTIONS[0];
+  element("fly").onclick = ACTIONS.l;
+  element("close").onclick = ACTIONS.Escape;
+  element("colouring").onchange = element("size").oninput = redraw;
+  element("least").oninput = () => { countPoints(); redraw(); };
+  element("search").oninput = element("only-missing").onchange = filterPhotos;
+  element("graph").onclick = (event) => { const photo = state.photoAt(event.offsetX, event.offsetY); if (photo >= 0) choose(photo); };
+  element("matrix").onmousemove = (event) => { const cell = state.cellAt(event.offsetX, event.offsetY); if (cell) element("matrix-text").textContent = pairText(...cell); };
+  element("matrix").onclick = (event) => { const cell = state.cellAt(event.offsetX, event.offsetY); if (cell) choose(cell[1]); };
+  followKeys(ACTIONS);
+  window.addEventListener("resize", () => { drawCharts(); redraw(); });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => choose(state.chosen));
+  if (!state.renderer) return;
+  const height = () => element("view").clientHeight;
+  followPointers(element("view"), {
+    drag: (dx, dy, event, fingers) => {
+      const moves = fingers > 1 || event.shiftKey || event.buttons === 2;
+      move(moves ? pan : turn, ...(moves ? [dx / height(), dy / height()] : [(4 * dx) / height(), (4 * dy) / height()]));
+    },
+    zoom: (x, y, factor) => move(approach, factor),
+    tap: (x, y) => { element("view").focus(); choose(cameraAt(x, y)); },
+  });
+}
+
+function countPoints() {
+  const least = +element("least").value;
+  element("least-value").textContent = String(least);
+  if (!scene) return;
+  const count = scene.tracks.reduce((sum, track) => sum + (track >= least), 0);
+  element("count").textContent = `${count} points` + (model.total > scene.tracks.length ? `, of ${model.total} in the model` : "");
+}
+
+function startView() {
+  state.renderer = scene && makeRenderer(element("view"), scene);
+  if (state.renderer) return resetView();
+  element("view").hidden = true;
+  element("no-view").hidden = false;
+  element("no-view").textContent = scene ? "This browser has no WebGL 2, so that the model cannot be shown." : data.no_model;
+}
+
+async function start() {
+  element("title").textContent = document.title = data.title;
+  element("verdict").textContent = data.verdict;
+  element("verdict").className = data.findings.some(({ level }) => level === "problem") ? "bad" : "good";
+  showFooter();
+  state.places = data.graph ? unpack(data.graph) : null;
+  fillPhotos();
+  fillLenses();
+  fillSeconds();
+  listFindings();
+  startView();
+  connect();
+  countPoints();
+  choose(-1);
+  state.thumbnails = await Promise.all(photos.map(({ picture }) => (picture ? loadPicture(picture) : null)));
+  if (state.renderer) placePictures();
+  redraw();
+  document.body.dataset.ready = "true";
+}
+
+start();

@@ -1,0 +1,205 @@
+"""The page of a scene in a real browser, if one is installed."""
+
+from __future__ import annotations
+
+import pytest
+
+from scene_facts import HOSTILE
+
+
+@pytest.fixture(scope="module")
+def shown(opened, scene_page):
+    with opened(scene_page) as page:
+        yield page
+
+
+@pytest.fixture
+def page(shown):
+    shown.keyboard.press("Escape")
+    shown.keyboard.press("0")
+    return shown
+
+
+def pixels(page) -> str:
+    """At rest, drawn and read in one go: a browser clears the canvas afterwards."""
+    return page.evaluate("() => { state.moving = false; render(); return element('view').toDataURL(); }")
+
+
+def chosen(page) -> str | None:
+    return page.inner_text("#chosen-name") if page.is_visible("#chosen") else None
+
+
+def test_hostile_names_are_text(page):
+    names = page.locator("#table tbody td:first-child").all_inner_texts()
+    assert set(page.evaluate("() => photos.map(photo => photo.name)")) >= set(HOSTILE)
+    assert len(names) == 10
+    assert page.locator("#table script, #table img, h1 *, footer b").count() == 0
+    assert page.inner_text("h1") == "</title><script>alert(1)</script>" == page.title()
+
+
+def test_the_canvas_shows_points_and_cameras(page):
+    before = pixels(page)
+    page.click("#frusta")
+    without = pixels(page)
+    page.click("#photos")
+    bare = pixels(page)
+    assert len({before, without, bare}) == 3
+    page.click("#frusta")
+    page.click("#photos")
+    assert pixels(page) == before
+
+
+def test_drag_wheel_and_right_button_move_the_view(page):
+    box, seen = page.locator("#view").bounding_box(), [pixels(page)]
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    for button in ("left", "right"):
+        page.mouse.move(x, y)
+        page.mouse.down(button=button)
+        page.mouse.move(x + 60, y + 25)
+        page.mouse.up(button=button)
+        seen.append(pixels(page))
+    page.mouse.wheel(0, -200)
+    seen.append(pixels(page))
+    assert len(set(seen)) == 4
+    page.click("#reset")
+    assert pixels(page) == seen[0]
+
+
+def test_two_fingers_zoom(page):
+    before = page.evaluate("() => orbit.distance")
+    page.evaluate(
+        """() => { const canvas = element("view"); canvas.setPointerCapture = () => {};
+        const send = (kind, pointerId, clientX) => canvas.dispatchEvent(new PointerEvent(kind, { pointerId, clientX }));
+        send("pointerdown", 7, 300); send("pointerdown", 8, 400); send("pointermove", 8, 500);
+        send("pointerup", 7, 300); send("pointerup", 8, 500); }"""
+    )
+    assert page.evaluate("() => orbit.distance") == pytest.approx(before / 2)
+
+
+def test_keys_turn_move_and_zoom_in_the_view_only(page):
+    before = pixels(page)
+    page.evaluate("() => document.activeElement.blur()")
+    page.keyboard.press("ArrowLeft")
+    assert pixels(page) == before
+    page.focus("#view")
+    seen = {before}
+    for key in ("ArrowLeft", "ArrowUp", "Shift+ArrowRight", "+", "-"):
+        page.keyboard.press(key)
+        seen.add(pixels(page))
+    assert len(seen) >= 5
+
+
+def test_a_click_on_a_camera_selects_its_photo_points_and_neighbours(page):
+    assert chosen(page) is None
+    before = pixels(page)
+    x, y = page.evaluate(
+        """() => { const { clientWidth: w, clientHeight: h } = element("view");
+                   return toPixels(orbitMatrix(w, h), centre(3), w, h).slice(0, 2); }"""
+    )
+    box = page.locator("#view").bounding_box()
+    page.mouse.click(box["x"] + x, box["y"] + y)
+    assert page.evaluate("() => state.chosen") == 3
+    assert page.locator("#neighbours tbody tr").count() == 7
+    assert page.evaluate("() => observedBy(3).length") == page.evaluate("() => photos[3].points")
+    assert pixels(page) != before
+    page.click("#fly")
+    assert (
+        page.evaluate("() => Math.hypot(...along(along(orbit.target, orbitAxes()[2], orbit.distance), centre(3), -1))")
+        < 1e-3
+    )
+
+
+def test_a_photo_that_is_not_registered_says_why(page):
+    page.locator("#table button.link", has_text="lost.png").click()
+    assert "no verified pair; 40 matches" in page.inner_text("#facts")
+    assert page.is_visible("#chosen-missing")
+    assert not page.is_visible("#fly")
+
+
+def test_n_and_p_step_and_escape_closes(page):
+    seen = []
+    for key in ("n", "n", "p"):
+        page.keyboard.press(key)
+        seen.append(chosen(page))
+    assert seen[0] == seen[2] != seen[1]
+    page.keyboard.press("Escape")
+    assert chosen(page) is None
+
+
+def test_table_sorts_and_filters(page):
+    heading = page.locator("#table th", has_text="error")
+    column = page.locator("#table tbody td:nth-child(4)")
+    heading.locator("button").click()
+    values = column.all_inner_texts()
+    assert values[:8] == sorted(values[:8], reverse=True)
+    assert values[8:] == ["\u2013", "\u2013"]
+    assert heading.get_attribute("aria-sort") == "descending"
+    heading.locator("button").click()
+    assert column.all_inner_texts()[:8] == values[:8][::-1]
+    page.check("#only-missing")
+    assert page.inner_text("#rows") == "2 of 10"
+    page.uncheck("#only-missing")
+    page.fill("#search", "LOST")
+    assert page.inner_text("#rows") == "1 of 10"
+    page.fill("#search", "")
+
+
+def test_filter_of_points(page):
+    before = pixels(page)
+    page.fill("#least", "5")
+    assert page.inner_text("#count") == "0 points"
+    assert pixels(page) != before
+    page.fill("#least", "2")
+    assert page.inner_text("#count") == "400 points"
+
+
+def test_matrix_and_graph_tell_and_select(page):
+    page.locator("#matrix").scroll_into_view_if_needed()
+    box = page.locator("#matrix").bounding_box()
+    page.mouse.move(box["x"] + 1.5 * box["width"] / 10, box["y"] + 0.5 * box["height"] / 10)
+    shared = page.evaluate("() => common[0]")
+    assert f"{shared} inliers, {shared} common points" in page.inner_text("#matrix-text")
+    page.mouse.down()
+    page.mouse.up()
+    assert page.evaluate("() => state.chosen") == 0
+    page.keyboard.press("Escape")
+    place = page.evaluate("() => [4, 5].map(n => 12 + state.places[n] * (element('graph').clientWidth - 24))")
+    box = page.locator("#graph").bounding_box()
+    page.mouse.click(box["x"] + place[0] + 1, box["y"] + place[1] + 1)
+    assert page.evaluate("() => state.chosen") == 2
+
+
+def test_findings_time_and_command_are_there(page):
+    assert page.locator(".finding.problem").count() == 1
+    assert "1 photo cannot be read" in page.inner_text("#findings")
+    assert "2.0 s" in page.inner_text("#seconds")
+    assert "logpolar sfm '<b>'" in page.inner_text("footer")
+
+
+def test_every_control_is_reached_by_keyboard_and_has_a_name(page):
+    page.evaluate("() => document.activeElement.blur()")
+    reached = set()
+    for _ in range(45):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("() => document.activeElement.id || document.activeElement.tagName"))
+    assert reached >= {
+        "frusta",
+        "photos",
+        "colouring",
+        "size",
+        "least",
+        "reset",
+        "view",
+        "search",
+        "only-missing",
+        "BUTTON",
+    }
+    unnamed = (
+        "() => [...document.querySelectorAll('canvas, button')].filter(e => !e.ariaLabel && !e.textContent).length"
+    )
+    assert page.evaluate(unnamed) == 0
+
+
+def test_on_a_phone_nothing_is_cut_off(opened, scene_page):
+    with opened(scene_page, 390, 844) as page:
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
