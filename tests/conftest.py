@@ -116,3 +116,23 @@ def castle(posed_world, tmp_path_factory):
     points = write_workspace(posed_world, folder)
     shutil.rmtree(folder / "stereo")
     return folder, points
+
+
+@pytest.fixture(scope="session")
+def detector_file(tmp_path_factory) -> Path:
+    """Model file of a small, untrained detector, whose batch normalisation is not that of a new one."""
+    import torch
+
+    from logpolar.models.cards import DetectorCard, DetectorOptions
+    from logpolar.models.detector_export import save_detector
+    from logpolar.models.detector_network import DetectorNetwork
+
+    torch.manual_seed(1)
+    network = DetectorNetwork(DetectorOptions((4, 6, 8), (1, 1, 0), window=4))
+    for _ in range(3):
+        network(torch.randn(2, 64, 64))
+    path = tmp_path_factory.mktemp("detector") / "tiny-detector.safetensors"
+    save_detector(
+        path, network.eval(), DetectorCard("tiny-detector", "A test.", network.options, size=5.0, min_score=-100.0)
+    )
+    return path

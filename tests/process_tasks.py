@@ -32,17 +32,14 @@ def process_of(task: int) -> int:
     return os.getpid()
 
 
-started: list[str] = []
+def start(*words: str) -> list[str]:
+    return list(words)
 
 
-def start(*words: str) -> None:
-    started.extend(words)
-
-
-def look_around(task: int) -> dict[str, object]:
+def look_around(started: list[str], task: int) -> dict[str, object]:
     return {
         "process": os.getpid(),
-        "started": list(started),
+        "started": started,
         "threads": cv2.getNumThreads(),
         "ignores Ctrl-C": signal.getsignal(signal.SIGINT) == signal.SIG_IGN,
         "was born so": signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ()),

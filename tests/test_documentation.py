@@ -45,6 +45,10 @@ NOT_RUN = {
     "mkdocs": "part of .ci/run",
     "colmap mapper": "COLMAP's own program, no part of pycolmap, which the same page runs",
     "logpolar extract photos/ -o gpu.h5 --device cuda": "needs a GPU",
+    "dask": "starts a cluster",
+    "ray": "starts a cluster",
+    "logpolar extract photos/ -o features.h5 --executor": "needs a cluster",
+    "logpolar match-features features.h5 -o matches.h5 --executor": "needs a cluster",
     "logpolar train my.toml -o my-model": "days on a CPU; the trial before it is run, and its model stands in",
 }
 """All that is not run, by how the line begins. Those of logpolar are parsed."""

@@ -33,6 +33,13 @@ def commands(made: Material) -> dict[str, tuple[Command, str]]:
             lambda out: ("dataset", "homographies", made.photos, "-o", out / "v.h5", *VIEWS),
             "v.h5",
         ),
+        "dataset colmap": (
+            lambda out: (
+                *("dataset", "colmap", made.workspace, "-o", out / "d.h5", "-j", 1, "--max-keypoints", 200),
+                *("--min-overlap", 0.1, "--distractors", 20),
+            ),
+            "d.h5",
+        ),
         "colmap export": (
             lambda out: ("colmap", "export", made.features, made.matches, "--images", made.photos, "-o", out / "d.db"),
             "d.db",
@@ -46,6 +53,10 @@ def commands(made: Material) -> dict[str, tuple[Command, str]]:
             "phototourism/s/matches.h5",
         ),
         "train": (lambda out: ("train", made.config, "-o", out / "run"), "run/tiny.safetensors"),
+        "ablate": (
+            lambda out: ("ablate", made.config, "-o", out / "a", "--lambdas", "12", "--set", "optimisation.steps=6"),
+            "a/table.csv",
+        ),
         "quantise": (
             lambda out: ("quantise", made.model, made.photos, "-o", out / "q.safetensors"),
             "q.safetensors",
@@ -93,7 +104,8 @@ def content(path: Path) -> object:
 
 
 RESUMABLE = (
-    *("extract", "match-features", "dataset homographies", "colmap redescribe", "train", "quantise", "eval", "sfm"),
+    *("extract", "match-features", "dataset homographies", "dataset colmap", "colmap redescribe", "sfm", "train"),
+    *("ablate", "quantise", "eval"),
 )
 
 
@@ -146,7 +158,10 @@ def try_full_disk(tally: Tally, made: Material, work: Path, sizes: tuple[int, ..
         subprocess.run(["umount", disk], check=True)
 
 
-_OVERWRITING = ("extract", "match-features", "dataset homographies", "colmap export", "colmap redescribe", "sfm")
+_OVERWRITING = (
+    *("extract", "match-features", "dataset homographies", "dataset colmap"),
+    *("colmap export", "colmap redescribe", "sfm"),
+)
 
 
 def try_two_writers(tally: Tally, made: Material, work: Path, rounds: int, random: np.random.Generator) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,7 +50,13 @@ class Material:
 
 
 _NAMES = {
-    **{"photos": "photos", "features": "features.h5", "matches": "matches.h5", "views": "views.h5"},
+    **{
+        "workspace": "workspace",
+        "photos": "photos",
+        "features": "features.h5",
+        "matches": "matches.h5",
+        "views": "views.h5",
+    },
     **{"database": "database.db", "submission": "submission", "config": "config.toml", "model": "run/tiny.safetensors"},
 }
 
@@ -62,6 +69,7 @@ def make(folder: Path, count: int = 8) -> Material:
         view = picture[10 * number : 10 * number + 300, 60 * number : 60 * number + 400]
         cv2.imwrite(str(made.photos / f"{number}.jpg"), cv2.resize(view, None, fx=0.6, fy=0.6))
     made.config.write_text(_CONFIG)
+    _write_workspace(made, count)
     for words in (
         ("extract", made.photos, "-o", made.features, *SMALL),
         ("match-features", made.features, "-o", made.matches, "-j", 1, "--ratio", 1),
@@ -74,6 +82,32 @@ def make(folder: Path, count: int = 8) -> Material:
         if ended.code != 0:
             raise SystemExit(f"cannot make the inputs: {words[0]}: {ended.last_line}")
     return made
+
+
+def _write_workspace(made: Material, count: int) -> None:
+    """A COLMAP workspace of the photos: a plane at depth 1, and cameras that moved parallel to it."""
+    sparse, depth = made.workspace / "sparse", made.workspace / "stereo" / "depth_maps"
+    sparse.mkdir(parents=True)
+    depth.mkdir(parents=True)
+    shutil.copytree(made.photos, made.workspace / "images")
+    (sparse / "cameras.txt").write_text("1 PINHOLE 240 180 240 240 120 90\n")
+    grid = np.stack(np.meshgrid(np.arange(0, 500, 12), np.arange(0, 224, 12)), axis=-1).reshape(-1, 2)
+    tracks: dict[int, list[str]] = {}
+    lines = []
+    for number in range(count):
+        places = grid - (36 * number, 6 * number)
+        seen = np.flatnonzero(((places >= 0) & (places < (240, 180))).all(axis=1)).tolist()
+        for row, point in enumerate(seen):
+            tracks.setdefault(point, []).append(f"{number + 1} {row}")
+        lines.append(f"{number + 1} 1 0 0 0 {-36 * number / 240} {-6 * number / 240} 0 1 {number}.jpg")
+        lines.append(" ".join(f"{places[point][0]} {places[point][1]} {point + 1}" for point in seen))
+        (depth / f"{number}.jpg.geometric.bin").write_bytes(b"240&180&1&" + np.ones((180, 240), "<f4").tobytes())
+    (sparse / "images.txt").write_text("\n".join(lines) + "\n")
+    points = []
+    for point, track in tracks.items():
+        x, y = (grid[point] - (120, 90)) / 240
+        points.append(f"{point + 1} {x} {y} 1 9 9 9 0.5 {' '.join(track)}\n")
+    (sparse / "points3D.txt").write_text("".join(points))
 
 
 def damaged(data: bytes, random: np.random.Generator) -> bytes:

@@ -38,12 +38,14 @@ if TYPE_CHECKING:
     from logpolar.keypoints.detection import FeatureDetector as FeatureDetector
     from logpolar.keypoints.detection import SiftDetector as SiftDetector
     from logpolar.matching.files import MatchFile as MatchFile
+    from logpolar.matching.learned import LearnedMatcher as LearnedMatcher
     from logpolar.matching.nearest import Matches as Matches
     from logpolar.matching.nearest import match_descriptors as match_descriptors
     from logpolar.matching.nearest import match_features as match_features
     from logpolar.matching.options import MatchingOptions as MatchingOptions
     from logpolar.models import load_model as load_model
     from logpolar.models import shipped_models as shipped_models
+    from logpolar.models.detectors import NetworkDetector as NetworkDetector
     from logpolar.sampling import Cartesian as Cartesian
     from logpolar.sampling import LogPolar as LogPolar
     from logpolar.sampling import sample_patches as sample_patches
@@ -76,9 +78,11 @@ _NAMES = {
     "keypoints": ("Keypoints",),
     "keypoints.detection": ("FeatureDetector", "SiftDetector"),
     "matching.files": ("MatchFile",),
+    "matching.learned": ("LearnedMatcher",),
     "matching.nearest": ("Matches", "match_descriptors", "match_features"),
     "matching.options": ("MatchingOptions",),
     "models": ("load_model", "shipped_models"),
+    "models.detectors": ("NetworkDetector",),
     "sampling": ("Cartesian", "LogPolar", "sample_patches"),
     "viewing.drawing": ("draw_matches",),
 }

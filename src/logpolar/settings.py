@@ -15,6 +15,9 @@ DEFAULT_MODEL = "logpolar-96"
 DEFAULT_MAX_KEYPOINTS = 2048
 """Keypoints kept of an image, strongest first."""
 
+DEFAULT_CONTRAST = 0.04
+"""SIFT's contrast threshold: lower finds fainter keypoints."""
+
 DEFAULT_MAX_SIZE = 1600
 """Longer side, in pixels, to which larger images are downscaled first."""
 
@@ -44,6 +47,10 @@ RUNTIMES: tuple[RuntimeName, ...] = ("auto", "onnxruntime", "openvino", "torch")
 Precision: TypeAlias = Literal["auto", "float32", "float16", "bfloat16"]
 PRECISIONS: tuple[Precision, ...] = ("auto", "float32", "float16", "bfloat16")
 """Of a network's arithmetic."""
+
+Orientation: TypeAlias = Literal["upright", "gradient"]
+ORIENTATIONS: tuple[Orientation, ...] = ("upright", "gradient")
+"""Of a network detector's keypoints."""
 
 DESCRIPTOR_SIZE = 128
 

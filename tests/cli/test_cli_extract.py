@@ -19,6 +19,7 @@ from logpolar.features.extractor import Extractor
 from logpolar.features.files import FeatureFile, FeatureWriter
 from logpolar.models import load_model
 from logpolar.models.cards import Variant
+from logpolar.models.detectors import NetworkDetector
 from logpolar.models.files import save_variant
 from logpolar.models.runtimes.base import check_patches
 from logpolar.models.runtimes.onnxruntime_cpu import OnnxruntimeDescriber
@@ -309,3 +310,49 @@ def test_a_device_or_precision_that_is_not_there(folder, tmp_path, options, word
     assert words in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
     assert not (tmp_path / "out.h5").exists()
+
+
+def test_a_network_detector_has_one_size(folder, tmp_path, detector_file):
+    output, turned = tmp_path / "f.h5", tmp_path / "turned.h5"
+    options = ("--detector", detector_file, "--min-size", "0", "--max-keypoints", "30")
+    assert run_extract(folder / "a.png", "-o", output, *options).exit_code == 0
+    assert run_extract(folder / "a.png", "-o", turned, *options, "--orientation", "gradient").exit_code == 0
+    with FeatureFile(output) as upright, FeatureFile(turned) as other:
+        found, angled = upright.read("a.png"), other.read("a.png")
+        assert upright.settings["detector"]["model"] == "tiny-detector"
+        assert other.settings["detector"]["orientation"] == "gradient"
+    assert set(found.keypoints.size.tolist()) == {5.0}
+    assert set(found.keypoints.angle.tolist()) == {0.0}
+    assert np.array_equal(found.keypoints.xy, angled.keypoints.xy)
+    assert len(set(angled.keypoints.angle.tolist())) > 5
+    refused = run_extract(folder / "b.jpg", "-o", output, *options, "--orientation", "gradient")
+    assert_one_error(refused, "detector")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--detector", "nothing"), "no detector 'nothing'"),
+        (("--detector", "logpolar-96"), "no detector 'logpolar-96'"),
+        (("--orientation", "gradient"), "SIFT has its own"),
+        (("--model", "logpolar-sf", "--detector", "sift"), "has its own detector"),
+        (("--model", "logpolar"), "no model 'logpolar'"),
+    ],
+)
+def test_detectors_that_cannot_be_used(folder, tmp_path, options, words):
+    assert_one_error(run_extract(folder, "-o", tmp_path / "f.h5", *options), words)
+
+
+def test_a_pair_is_its_two_halves(folder, tmp_path):
+    options = ("--min-size", "0", "--max-keypoints", "30")
+    output = tmp_path / "f.h5"
+    assert run_extract(folder / "a.png", "-o", output, "--model", "logpolar-sf", *options).exit_code == 0
+    with FeatureFile(output) as file:
+        found, settings = file.read("a.png"), file.settings
+    detector = NetworkDetector("logpolar", 30, threads=1)
+    assert settings["model"] == "logpolar-96"
+    assert settings["detector"] == detector.settings
+    assert set(found.keypoints.size.tolist()) == {detector.size}
+    expected = Extractor("logpolar-96", detector, min_size=0, threads=1).extract(folder / "a.png")
+    assert np.allclose(found.keypoints.table, expected.keypoints.table, atol=1e-3)
+    assert np.abs((found.descriptors * expected.descriptors).sum(axis=1) - 1).max() < 1e-3

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from helpers import assert_one_error
 from logpolar.cli import main
 from logpolar.models import load_model, shipped_models
+from logpolar.models.files import load_detector, shipped_detectors
 
 
 def run_models(*arguments: object):
@@ -28,7 +29,16 @@ def test_all_shipped_models_are_shown():
     assert result.exit_code == 0
     assert result.stderr == ""
     titles = [line for line in result.stdout.splitlines() if not line.startswith(" ")]
-    assert titles == shipped_models()
+    pairs = ["logpolar-sf: keypoints of logpolar, described by logpolar-96"]
+    assert titles == [*shipped_models(), *shipped_detectors(), *pairs]
+
+
+def test_a_pair_shows_both_halves(detector_file):
+    output = run_models("logpolar-sf").stdout
+    assert output.startswith("logpolar-96\n")
+    assert load_detector("logpolar").digest[:16] in output
+    assert "thousand multiply-adds a pixel" in output
+    assert run_models(detector_file).stdout.startswith("tiny-detector\n  A test.\n  keypoints: 5 px")
 
 
 def test_one_model_with_sampling_data_figures_licence_and_hash():
@@ -56,7 +66,7 @@ def test_json_is_the_whole_card():
     result = run_models("--json")
     assert result.exit_code == 0
     cards = json.loads(result.stdout)
-    assert [card["name"] for card in cards] == shipped_models()
+    assert [card["name"] for card in cards] == [*shipped_models(), *shipped_detectors()]
     assert cards[0] == json.loads(load_model("logpolar-96").card.to_json())
 
 

@@ -276,3 +276,11 @@ def test_as_a_module():
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "logpolar: error: no recipe 'none' (known: default, paper, small)\n"
+
+
+def test_mistakes_in_the_config_of_a_detector_are_named(tmp_path):
+    (tmp_path / "config.toml").write_text('[[data]]\nkind = "photos"\nfiles = ["nowhere"]\n')
+    result = CliRunner().invoke(
+        main, ["train-detector", str(tmp_path / "config.toml"), "-o", str(tmp_path / "run"), "--set", "run.seed=1"]
+    )
+    assert_one_error(result, "nowhere: no such file")

@@ -241,6 +241,20 @@ class TestBrokenFolders:
         torch.save(stored, folder / "train_patches.pt")
         self.assert_refused(folder, "not a list of|not tensors")
 
+    @pytest.mark.parametrize(
+        "odd",
+        [
+            torch.zeros(48, 2, 3).to_sparse(),
+            torch.zeros(48, 2, 3, dtype=torch.bfloat16),
+            torch.zeros(48, 2, 3, device="meta"),
+            torch.zeros(1, 2, 3).expand(10**10, 2, 3),
+        ],
+        ids=["sparse", "bfloat16", "meta", "repeated"],
+    )
+    def test_tensors_of_other_kinds(self, folder, odd):
+        torch.save([torch.zeros(1), odd, torch.zeros(48)], folder / "train_patches.pt")
+        self.assert_refused(folder, "not tensors of plain numbers|not a file of tensors")
+
     @pytest.mark.parametrize("listed", [True, False])
     def test_view_with_one_image(self, folder, listed):
         for number in range(1, IMAGES):
@@ -275,6 +289,13 @@ class TestBrokenFolders:
     def test_other_lists(self, folder, lists):
         write_lists(folder, lists)
         self.assert_refused(folder, "not a dictionary|not a list|not one pickled value")
+
+    def test_names_that_take_for_ever_as_text(self, folder):
+        nested = ["0.png"] * 10
+        for _ in range(9):
+            nested = [nested] * 10
+        write_lists(folder, {VIEWS[0]: nested})
+        self.assert_refused(folder, "not a list of file names")
 
     def test_damaged_image(self, folder):
         (folder / "Train" / VIEWS[0] / "1.png").write_bytes(b"nothing")

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from logpolar.cli.options import open_extractor
-from logpolar.errors import LogpolarError, StorageError
+from logpolar.errors import StorageError
 from logpolar.features.batch import GivenKeypoints, extract_images
 from logpolar.features.extractor import Extractor, Features
 from logpolar.features.files import FeatureFile
@@ -145,19 +145,20 @@ class TestProcesses:
         (folder / "3.png").write_bytes(b"")
         images = find_images([folder])
         serial = extract_images(images, tmp_path / "serial.h5", open_small)
-        parallel = extract_images(images, tmp_path / "parallel.h5", open_small, jobs=2)
+        parallel = extract_images(images, tmp_path / "parallel.h5", open_small, workers=2)
         assert (serial.done, serial.keypoints, serial.failed) == (parallel.done, parallel.keypoints, parallel.failed)
         assert sorted(parallel.failed) == ["2.png", "3.png"]
         assert_same_content(tmp_path / "serial.h5", tmp_path / "parallel.h5")
 
     def test_more_jobs_than_images(self, folder, tmp_path):
-        assert extract_images(find_images([folder / "deep"]), tmp_path / "out.h5", open_small, jobs=50).done == 1
+        assert extract_images(find_images([folder / "deep"]), tmp_path / "out.h5", open_small, workers=50).done == 1
 
-    def test_death_of_a_worker_is_an_error_in_words(self, folder, tmp_path):
-        with pytest.raises(LogpolarError, match="worker process was killed"):
-            extract_images(find_images([folder]), tmp_path / "out.h5", DiesInWorkers(os.getpid()), jobs=2)
-        with FeatureFile(tmp_path / "out.h5") as file:
-            assert file.names() == []
+    def test_images_whose_workers_die_are_reported(self, folder, tmp_path):
+        images = find_images([folder])
+        report = extract_images(images, tmp_path / "out.h5", DiesInWorkers(os.getpid()), workers=2)
+        assert sorted(report.failed) == sorted(images)
+        assert all("was killed, perhaps out of memory" in reason for reason in report.failed.values())
+        assert not (tmp_path / "out.h5").exists()
 
     @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks for processes in /proc")
     def test_workers_die_with_a_killed_parent(self, tmp_path, photo):

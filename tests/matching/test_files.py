@@ -34,7 +34,7 @@ def features(tmp_path):
 class TestMatching:
     @pytest.mark.parametrize("jobs", [1, 2])
     def test_all_pairs(self, features, tmp_path, jobs):
-        report = match_pairs(features, tmp_path / "m.h5", PAIRS, jobs=jobs)
+        report = match_pairs(features, tmp_path / "m.h5", PAIRS, workers=jobs)
         assert (report.done, report.skipped, report.matches) == (3, 0, 60)
         with MatchFile(tmp_path / "m.h5") as file:
             assert file.pairs() == sorted(PAIRS)

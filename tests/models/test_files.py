@@ -301,6 +301,10 @@ class TestSpoilt:
             {"network": {"columns": 64}},
             {"network": {"rows": 30}, "sampling": {"rows": 30}},
             {"network": {"dropout": 2}},
+            {"network": {"dropout": "x"}},
+            {"network": {"channels": [32, 32, 64, 64, 128, 10**9]}},
+            {"sampling": {"pattern": []}},
+            {"sampling": {"lambda": 10**400}},
             {"network": None},
         ],
     )

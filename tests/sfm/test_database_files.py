@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from colmap_databases import digest, query, write_database
 from damaged_bytes import one_line, try_damaged
 from logpolar.errors import StorageError
-from logpolar.sfm.database_files import connect, copy_database, written_atomically
+from logpolar.sfm.database_files import connect, copy_database, digest_rows, written_atomically
 
 
 def test_a_copy_has_what_another_program_has_not_yet_checkpointed(tmp_path):
@@ -114,3 +115,16 @@ def test_damaged_bytes_are_a_database_or_an_error_in_one_line(tmp_path):
             assert one_line(error)
 
     try_damaged(source.read_bytes(), attempt)
+
+
+def test_a_digest_tells_rows_apart_without_a_text_of_their_blobs(tmp_path):
+    path = write_database(tmp_path / "d.db", "3.11", {"x": np.zeros((2000, 4), np.float32)})
+    queries = ["SELECT image_id, data FROM keypoints"]
+    tracemalloc.start()
+    before = digest_rows(path, queries, "settings")
+    assert tracemalloc.get_traced_memory()[1] < 60_000  # 32 kB, and not four times that
+    tracemalloc.stop()
+    assert before == digest_rows(path, queries, "settings") != digest_rows(path, queries, "others")
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE keypoints SET data = CAST(x'01' || substr(data, 2) AS BLOB)")
+    assert digest_rows(path, queries, "settings") != before

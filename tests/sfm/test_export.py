@@ -14,6 +14,7 @@ from logpolar.errors import StorageError
 from logpolar.features.files import FeatureFile
 from logpolar.matching.files import MatchFile
 from logpolar.sfm import database as database_module
+from logpolar.sfm.cameras import CameraOptions
 from logpolar.sfm.export import ExportOptions, export_database
 
 
@@ -89,7 +90,7 @@ def test_the_mapper_registers_all_images(exported, scene, tmp_path):
 class TestCameras:
     @pytest.mark.parametrize(("mode", "count"), [("single", 1), ("per-folder", 2), ("per-image", 6)])
     def test_modes(self, scene, tmp_path, mode, count):
-        options = ExportOptions(mode)
+        options = ExportOptions(CameraOptions(mode))
         export_database(scene / "features.h5", None, tmp_path / "d.db", scene / "photos", options=options)
         assert len(query(tmp_path / "d.db", "SELECT * FROM cameras")) == count
         assert query(tmp_path / "d.db", "SELECT * FROM matches") == []

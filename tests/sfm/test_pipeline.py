@@ -13,7 +13,7 @@ from colmap_databases import query
 from colmap_scene import open_few
 from logpolar.errors import LogpolarError, StorageError
 from logpolar.sfm.mapper import read_report
-from logpolar.sfm.pipeline import SfmOptions, reconstruct
+from logpolar.sfm.pipeline import SfmInputs, SfmOptions, reconstruct
 from synthetic_world import standard_world
 
 
@@ -93,7 +93,7 @@ class TestResuming:
             with pytest.raises(pytest.fail.Exception):
                 reconstruct(scene / "photos", output, open_few, SfmOptions(seed=1))
         assert read_report(output) is None
-        monkeypatch.setattr("logpolar.sfm.pipeline.map_database", lambda *arguments: "mapped")
+        monkeypatch.setattr("logpolar.sfm.pipeline.map_database", lambda *arguments, **more: "mapped")
         assert reconstruct(scene / "photos", output, open_few) == "mapped"
 
     def test_other_options_map_anew(self, finished, scene, tmp_path):
@@ -102,6 +102,16 @@ class TestResuming:
         assert report.made_of != finished[1].made_of
         assert report.pairs == len(query(output / "database.db", "SELECT * FROM matches")) == 12
         assert len(report.registered) >= 3
+
+    def test_a_removed_photo_is_dropped(self, finished, scene, tmp_path):
+        """And everything else is kept: nothing is extracted or matched again."""
+        photos, output = shutil.copytree(scene / "photos", tmp_path / "photos"), tmp_path / "model"
+        shutil.copytree(finished[0], output)
+        (photos / "4.png").unlink()
+        report = reconstruct(photos, output, open_few)
+        assert (report.photos, report.pairs) == (5, 10)
+        assert "4.png" not in [image.name for image in report.registered]
+        assert query(output / "database.db", "SELECT name FROM images WHERE name = '4.png'") == []
 
     def test_other_features_are_refused(self, finished, scene):
         with pytest.raises(StorageError, match="max_keypoints"):
@@ -144,7 +154,10 @@ class TestRefusals:
         shutil.copyfile(scene / "features.h5", start(scene, tmp_path / "m") / "features.h5")
         (tmp_path / "m" / "matches.h5").unlink()
         self.assert_refused(
-            scene / "photos", tmp_path / "m", "reconstruction failed.*6 photos", pairs=tmp_path / "pairs.txt"
+            scene / "photos",
+            tmp_path / "m",
+            "reconstruction failed.*6 photos",
+            inputs=SfmInputs(tmp_path / "pairs.txt"),
         )
         assert not (tmp_path / "m" / "sparse").exists()
         assert not list((tmp_path / "m").glob(".*"))

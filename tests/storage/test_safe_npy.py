@@ -164,3 +164,16 @@ class TestMemory:
             assert tracemalloc.get_traced_memory()[1] < 10_000_000
         finally:
             tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("opening", "closing"), [(b"}", b"K\x01s."), (b"\x8f(", b"\x90."), (b"c__builtin__\nset\n]", b"a\x85R.")]
+)
+def test_keys_that_take_for_ever_to_hash(tmp_path, opening, closing):
+    nested = ("x",) * 10
+    for _ in range(9):
+        nested = (nested,) * 10
+    data = pickle.dumps(nested, 2)[2:-1]
+    (tmp_path / "a.npy").write_bytes(HEADER + b"\x80\x04" + opening + data + closing)
+    with pytest.raises(LogpolarError, match="keys other than text and numbers"):
+        read_object(tmp_path / "a.npy")

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from logpolar.images import to_bytes
-from logpolar.training.conditions import change_conditions, smooth_field
-from logpolar.training.data import alter_images
+from logpolar.training.conditions import alter_images, change_conditions, smooth_field
 
 
 @pytest.fixture(scope="module")

@@ -275,6 +275,13 @@ class TestFailure:
         train(tiny(), folder, overwrite=True)
         assert_same_run(folder, undisturbed)
 
+    @pytest.mark.parametrize("change", [{"scores": {"a": 1}}, {"step": 1, "trainer": {}}, {"step": 1, "data": [None]}])
+    def test_a_checkpoint_with_other_content(self, tiny, folder, undisturbed, change):
+        shutil.copytree(undisturbed, folder)
+        torch.save({**torch.load(folder / "checkpoint.pt", weights_only=True), **change}, folder / "checkpoint.pt")
+        with pytest.raises(LogpolarError, match=r"checkpoint\.pt: this checkpoint is damaged; delete it"):
+            train(tiny(), folder)
+
 
 WAITING = """
 import pathlib, time

@@ -25,7 +25,8 @@ from logpolar.cli.models import models
 from logpolar.cli.patches import patches
 from logpolar.cli.quantise import quantise
 from logpolar.cli.sfm import sfm
-from logpolar.cli.train import ablate, recipe, train
+from logpolar.cli.train import ablate, recipe, train, train_detector
+from logpolar.cli.train_matcher import train_matcher
 from logpolar.cli.view import view
 from logpolar.errors import LogpolarError, LogpolarWarning, in_words
 from logpolar.settings import DEFAULT_MEGAPIXELS, MEGAPIXELS_VARIABLE, VERSION
@@ -102,6 +103,8 @@ for _command in (
     dataset,
     recipe,
     train,
+    train_detector,
+    train_matcher,
     ablate,
     evaluate,
 ):

@@ -13,6 +13,7 @@ from logpolar.cli.options import ENGINE, WordOrFraction, continuing, engine_opti
 from logpolar.cli.settings import Command, make_settings, settings_options, with_options
 from logpolar.evaluation.options import (
     AmosOptions,
+    DetectorsOptions,
     HPatchesOptions,
     PatchesOptions,
     PhototourismOptions,
@@ -55,7 +56,7 @@ _DETECTOR = click.option(
     default="sift",
     show_default=True,
     metavar="SPEC",
-    help="Keypoint detector: sift, opencv:NAME, kornia:NAME; whole features have their own.",
+    help="Keypoint detector: sift, logpolar, logpolar:FILE, opencv:NAME, kornia:NAME; whole features have their own.",
 )
 
 
@@ -171,6 +172,21 @@ def amos(**values: Any) -> None:
 
 
 @evaluate.command(
+    short_help="Repeatability and localisation error of detectors.",
+    epilog="Example: logpolar eval detectors hpatches/ webcams.txt -d sift -d opencv:ORB -o results/ --zoom 3",
+)
+@click.argument("paths", nargs=-1, required=True, metavar="DATA...", type=_PATH)
+@_protocol(DetectorsOptions)
+def detectors(**values: Any) -> None:
+    """Fraction of keypoints that are found again in another image, and their mean error in pixels.
+
+    DATA are folders of HPatches sequences, lists of aligned image pairs as for `logpolar dataset aligned`, and COLMAP
+    workspaces with depth maps. Detectors are named by -d: sift, logpolar, logpolar:FILE, opencv:NAME, kornia:NAME.
+    """
+    _evaluate("detectors", DetectorsOptions, values)
+
+
+@evaluate.command(
     short_help="Poses from matched descriptors, stereo and multi-view.",
     epilog="Example: logpolar eval phototourism scenes/reichstag -d logpolar-96 -d rootsift -o results/",
 )
@@ -205,7 +221,7 @@ def phototourism(**values: Any) -> None:
     epilog="Example: logpolar eval sfm scenes/trevi_fountain -d logpolar-96 -d colmap-sift --downscale 3 -o results/",
 )
 @_SCENES
-@_protocol(SfmTestOptions, jobs_option)
+@_protocol(SfmTestOptions, _DETECTOR, jobs_option)
 def sfm(**values: Any) -> None:
     """Reconstruct scenes by `logpolar sfm` with each descriptor, and compare with the true cameras.
 

@@ -8,7 +8,15 @@ from typing import Any
 
 import click
 
-from logpolar.cli.options import continuing, extraction_options, extractor_opener, warn_about_jobs
+from logpolar.cli.options import (
+    continuing,
+    executor_option,
+    extraction_options,
+    extractor_opener,
+    make_workers,
+    masks_option,
+    warn_about_jobs,
+)
 from logpolar.errors import ImageError
 
 
@@ -16,6 +24,7 @@ from logpolar.errors import ImageError
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--output", "-o", type=click.Path(path_type=Path), required=True, help="Feature file (HDF5) to add to.")
 @extraction_options
+@masks_option
 @click.option(
     "--jobs",
     "-j",
@@ -25,8 +34,17 @@ from logpolar.errors import ImageError
     callback=warn_about_jobs,
     help="Images at a time.",
 )
+@executor_option
 @click.option("--overwrite", is_flag=True, help="Start over instead of adding to an existing file.")
-def extract(paths: tuple[str, ...], output: Path, jobs: int, overwrite: bool, **extraction: Any) -> None:
+def extract(
+    paths: tuple[str, ...],
+    output: Path,
+    masks: Path | None,
+    jobs: int,
+    executor: str,
+    overwrite: bool,
+    **extraction: Any,
+) -> None:
     """Extract features of images, folders and globs into one file.
 
     The file is HDF5 in hloc's layout. Rerun the command to resume. Unreadable images are listed at
@@ -34,10 +52,14 @@ def extract(paths: tuple[str, ...], output: Path, jobs: int, overwrite: bool, **
     """
     from logpolar.features.batch import extract_images
     from logpolar.images import find_images
+    from logpolar.images.masks import find_masks
 
     images = find_images(paths)
+    found = find_masks(masks, images) if masks else None
+    opener = extractor_opener(**extraction)
     with continuing(output):
-        report = extract_images(images, output, extractor_opener(**extraction), jobs, overwrite, progress=True)
+        workers = make_workers(executor, jobs, batch=4)
+        report = extract_images(images, output, opener, workers, overwrite, progress=True, masks=found)
     if len(report.failed) == 1 == len(images):
         raise ImageError(next(iter(report.failed.values())))
     for reason in report.failed.values():
@@ -46,5 +68,9 @@ def extract(paths: tuple[str, ...], output: Path, jobs: int, overwrite: bool, **
         raise ImageError(f"none of the {len(images)} images could be read")
     skipped = f", {report.skipped} already present" if report.skipped else ""
     click.echo(f"{output}: added {report.done} of {len(images)} images with {report.keypoints} keypoints{skipped}")
+    if found is not None:
+        for name in images.keys() - found.keys():
+            click.echo(f"logpolar: {name}: no mask in {masks}", err=True)
+        click.echo(f"{report.masked} keypoints on masked pixels dropped")
     if report.failed:
         sys.exit(1)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from logpolar.cli.options import ENGINE, command_line, extraction_options, open_extractor, take_extraction
+from logpolar.cli.options import ENGINE, command_line, detector_of, extraction_options, open_extractor, take_extraction
 from logpolar.cli.settings import make_settings, settings_options
 from logpolar.errors import LogpolarError
 from logpolar.geometry.options import EstimationOptions
@@ -67,6 +67,7 @@ def match(
     matches the same keypoints by another descriptor, with the same options, and adds its picture below.
     """
     from logpolar.geometry.verification import match_and_verify
+    from logpolar.matching.learned import check_features
 
     names = _names(first, second)
     _check_outputs(output, h5, first, second, names)
@@ -78,6 +79,8 @@ def match(
         raise LogpolarError("--geometry pose needs --camera-a and --camera-b")
     matching, estimation = make_settings(PairMatchingOptions, values), make_settings(EstimationOptions, values)
     device, extractors = values["device"], _open_extractors(compare, take_extraction(values))
+    for extractor in extractors.values():
+        check_features(matching, extractor.settings)
     features = [(extractor.extract(first), extractor.extract(second)) for extractor in extractors.values()]
     results = {
         name: match_and_verify(*pair, model, matching, estimation, cameras=cameras, device=device)
@@ -105,7 +108,10 @@ def _open_extractors(compare: str | None, extraction: dict[str, Any]) -> dict[st
     if compare:
         engine = {name: extraction[name] for name in ENGINE}
         detection = make_settings(DetectionOptions, extraction)
-        other = MethodExtractor(compare, extraction["max_keypoints"], detection, engine)
+        _, detector = detector_of(extraction["model"], extraction["detector"])
+        if detector != "sift":
+            detector = f"logpolar:{detector},orientation={extraction['orientation']}"
+        other = MethodExtractor(compare, extraction["max_keypoints"], detection, engine, detector)
         if other.name in opened:
             raise LogpolarError(f"--compare {compare}: give another descriptor than the model itself")
         opened[other.name] = other

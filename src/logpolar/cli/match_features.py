@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from logpolar.cli.options import continuing, device_option, jobs_option, pairs_file_option
+from logpolar.cli.options import (
+    continuing,
+    device_option,
+    executor_option,
+    jobs_option,
+    make_workers,
+    pairs_file_option,
+)
 from logpolar.cli.settings import make_settings, settings_options
 from logpolar.matching.options import MatchingOptions
 from logpolar.matching.pairs import PairingOptions
@@ -30,6 +37,7 @@ if TYPE_CHECKING:
 @settings_options(MatchingOptions)
 @device_option
 @jobs_option
+@executor_option
 @click.option("--overwrite", is_flag=True, help="Replace an existing file instead of continuing it.")
 def match_features(
     features: Path,
@@ -37,6 +45,7 @@ def match_features(
     pairs: Path | None,
     device: str,
     jobs: int,
+    executor: str,
     overwrite: bool,
     **settings: Any,
 ) -> None:
@@ -51,8 +60,9 @@ def match_features(
         chosen = choose(file, make_settings(PairingOptions, settings), pairs)
     check_output(output, features, *([pairs] if pairs else []))
     with continuing(output):
+        workers = make_workers(executor, jobs, batch=32)
         report = match_pairs(
-            features, output, chosen, make_settings(MatchingOptions, settings), jobs, overwrite, True, device
+            features, output, chosen, make_settings(MatchingOptions, settings), workers, overwrite, True, device
         )
     skipped = f", {report.skipped} already present" if report.skipped else ""
     click.echo(f"{output}: added {report.done} of {len(chosen)} pairs with {report.matches} matches{skipped}")

@@ -15,20 +15,26 @@ import click
 
 from logpolar.cli.interruption import stop
 from logpolar.cli.settings import Command, Number, settings_options, with_options
+from logpolar.errors import LogpolarError
 from logpolar.settings import (
+    DEFAULT_CONTRAST,
     DEFAULT_MAX_KEYPOINTS,
     DEFAULT_MAX_SIZE,
     DEFAULT_MIN_SIZE,
     DEFAULT_MODEL,
     DEFAULT_SPREAD,
+    ORIENTATIONS,
     PRECISIONS,
     RUNTIMES,
     DetectionOptions,
+    Orientation,
 )
 
 if TYPE_CHECKING:
+    from logpolar.distributed import Workers
     from logpolar.features.batch import OpenExtractor
     from logpolar.features.extractor import Extractor
+    from logpolar.keypoints.detection import Detector
 
 
 class WordOrFraction(click.ParamType):  # type: ignore[type-arg] # generic in the newest click only
@@ -51,6 +57,22 @@ _MAX_KEYPOINTS = click.option(
     default=DEFAULT_MAX_KEYPOINTS,
     show_default=True,
     help="Keypoints kept of each image; see --spread.",
+)
+
+_DETECTOR = (
+    click.option(
+        "--detector",
+        show_default="sift, or that of the model",
+        metavar="sift|logpolar|FILE",
+        help="Keypoints: SIFT's, or those of a network, which have one size, so that --spread has no meaning.",
+    ),
+    click.option(
+        "--orientation",
+        type=click.Choice(ORIENTATIONS),
+        default=ORIENTATIONS[0],
+        show_default=True,
+        help="Of a network's keypoints; gradient is for images rotated by any angle.",
+    ),
 )
 
 max_size_option = click.option(
@@ -115,8 +137,31 @@ jobs_option = click.option(
 )
 
 
+executor_option = click.option(
+    "--executor",
+    default="local",
+    show_default=True,
+    metavar="WHERE",
+    help="Workers: local, dask:ADDRESS or ray:ADDRESS (extras 'dask', 'ray'); they must see the same files.",
+)
+
+
+def make_workers(executor: str, jobs: int, batch: int) -> Workers:
+    """Workers by --executor and --jobs; ``batch``: tasks sent to a cluster at a time."""
+    from logpolar.distributed import LOCAL, Workers
+
+    return Workers(jobs) if executor == LOCAL else Workers(jobs, executor, batch)
+
+
 pairs_file_option = click.option(
     "--pairs", type=click.Path(path_type=Path), help="Text file with two image names per line, instead of --pairing."
+)
+
+
+masks_option = click.option(
+    "--masks",
+    type=click.Path(path_type=Path),
+    help="Folder of masks, photo.jpg.png for photo.jpg: keypoints on black pixels are dropped.",
 )
 
 
@@ -135,8 +180,10 @@ def engine_options(command: Command) -> Command:
 
 
 def extraction_options(command: Command) -> Command:
-    """--model, --max-keypoints, those of ``DetectionOptions`` and ``engine_options``; see ``take_extraction``."""
-    return model_option(_MAX_KEYPOINTS(settings_options(DetectionOptions)(engine_options(command))))
+    """--model, --detector, --orientation, --max-keypoints, those of ``DetectionOptions`` and ``engine_options``; see
+    ``take_extraction``."""
+    more = (*_DETECTOR, _MAX_KEYPOINTS, settings_options(DetectionOptions), engine_options)
+    return with_options(command, [model_option, *more])
 
 
 def description_options(command: Command) -> Command:
@@ -146,7 +193,8 @@ def description_options(command: Command) -> Command:
 
 def take_extraction(values: dict[str, Any]) -> dict[str, Any]:
     """Remove the parameters of ``extraction_options`` or ``description_options`` from all of a command's."""
-    names = "model", "max_keypoints", *(each.name for each in fields(DetectionOptions)), *ENGINE
+    detection = "detector", "orientation", "max_keypoints", *(each.name for each in fields(DetectionOptions))
+    names = "model", *detection, *ENGINE
     return {name: values.pop(name) for name in names if name in values}
 
 
@@ -161,10 +209,14 @@ def extractor_opener(threads: int, **extraction: Any) -> OpenExtractor:
 
 
 def open_extractor(
+    model: str,
     max_size: int,
     min_size: int = DEFAULT_MIN_SIZE,
     spread: float = DEFAULT_SPREAD,
     max_keypoints: int = DEFAULT_MAX_KEYPOINTS,
+    contrast_threshold: float = DEFAULT_CONTRAST,
+    detector: str | None = None,
+    orientation: Orientation = ORIENTATIONS[0],
     fixed_threads: int = 0,
     threads: int = 0,
     **extraction: Any,
@@ -172,11 +224,23 @@ def open_extractor(
     """The extractor configured by a command's options."""
     from logpolar.features.extractor import Extractor
     from logpolar.keypoints.detection import SiftDetector
+    from logpolar.models.detectors import NetworkDetector
 
-    return Extractor(
-        detector=SiftDetector(max_keypoints, spread=spread),
-        max_size=max_size or None,
-        min_size=min_size,
-        threads=fixed_threads or threads,
-        **extraction,
-    )
+    threads = fixed_threads or threads
+    descriptor, chosen = detector_of(model, detector)
+    if chosen != "sift":
+        opened: Detector = NetworkDetector(chosen, max_keypoints, orientation, threads=threads)
+    elif orientation == ORIENTATIONS[0]:
+        opened = SiftDetector(max_keypoints, contrast_threshold, spread=spread)
+    else:
+        raise LogpolarError("--orientation is for network detectors: SIFT has its own")
+    extraction |= {"max_size": max_size or None, "min_size": min_size, "threads": threads}
+    return Extractor(descriptor, opened, **extraction)
+
+
+def detector_of(model: str, detector: str | None) -> tuple[str, str]:
+    """Names of the descriptor and the detector that --model and --detector choose."""
+    from logpolar.models.files import take_apart
+
+    descriptor, own = take_apart(model, detector)
+    return str(descriptor), own or detector or "sift"

@@ -56,7 +56,7 @@ def _settings(settings: Any) -> Iterator[tuple[Field[Any], Any]]:
 
 def _option(each: Field[Any], default: Any) -> Callable[[Command], Command]:
     name, low, high = each.name.replace("_", "-"), each.metadata["low"], each.metadata["high"]
-    choices = click.Choice(each.metadata["choices"] or ())
+    choices = click.Choice(each.metadata["choices"]) if each.metadata["choices"] else click.STRING
     number = Number(low, high)  # None: a number whose default depends on others, as its help says
     kinds = {bool: None, int: click.IntRange(low, high), float: number, type(None): number, str: choices}
     flags = f"--{name}/--no-{name}" if default is True else f"--{name}"
@@ -66,7 +66,7 @@ def _option(each: Field[Any], default: Any) -> Callable[[Command], Command]:
         type=kinds[type(default)],
         is_flag=isinstance(default, bool),
         default=default,
-        show_default=default not in (False, None),
+        show_default=default not in (False, None, ""),
         help=each.metadata["help"],
     )
 

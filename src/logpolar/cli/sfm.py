@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,54 +15,109 @@ from logpolar.cli.options import (
     extraction_options,
     extractor_opener,
     jobs_option,
+    masks_option,
     pairs_file_option,
     take_extraction,
 )
 from logpolar.cli.settings import make_settings, settings_options
 from logpolar.matching.options import MatchingOptions
-from logpolar.sfm.mapper import MODELS, PAGE, SfmReport
-from logpolar.sfm.pipeline import SfmOptions
+from logpolar.sfm.mapper import MODELS, PAGE, REPORT, NoModelError, SfmReport
+from logpolar.sfm.pipeline import SfmInputs, SfmOptions
+from logpolar.sfm.quality import DEFAULT_QUALITY, QUALITIES, QUALITY_NAMES, Quality
+
+_PATH = click.Path(path_type=Path)
 
 
 @click.command(
     short_help="Reconstruct a folder of photos with COLMAP.",
     epilog="Example: logpolar sfm photos/ model/ --pairing retrieval --jobs 4",
 )
-@click.argument("photos", type=click.Path(path_type=Path))
-@click.argument("output", type=click.Path(path_type=Path))
+@click.argument("photos", type=_PATH)
+@click.argument("output", type=_PATH)
+@click.option(
+    "--quality",
+    type=click.Choice(QUALITY_NAMES),
+    default=DEFAULT_QUALITY,
+    show_default=True,
+    help="Number of keypoints, image size, refinement and mapper together; other options override it.",
+)
 @extraction_options
 @settings_options(SfmOptions)
+@click.option("--poses", type=_PATH, help="Known poses (COLMAP model or text file): triangulate only.")
+@masks_option
 @pairs_file_option
 @settings_options(MatchingOptions)
 @jobs_option
 @click.option("--overwrite", is_flag=True, help="Start over instead of resuming.")
-def sfm(photos: Path, output: Path, pairs: Path | None, jobs: int, overwrite: bool, **settings: Any) -> None:
+@click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
+@click.option("--verbose", "-v", is_flag=True, help="Print COLMAP's log as well.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.pass_context
+def sfm(ctx: click.Context, /, photos: Path, output: Path, **settings: Any) -> None:
     """Reconstruct a folder of photos into OUTPUT/sparse: features, pairs, matches, verification, COLMAP's mapper.
 
-    Rerun the command to resume, or to add new photos. OUTPUT also holds the feature and match files, the
-    COLMAP database, report.html to look at, report.json, points.ply and summary.png; a folder with a COLMAP project
-    from elsewhere is refused. If reconstruction fails, report.html says why. Unreadable photos are listed; the exit
-    code is then 1. Needs the extra 'sfm'.
+    Rerun the command to resume, to add new photos or to drop removed ones. OUTPUT also holds the feature and match
+    files, the COLMAP database, report.html to look at, report.json, points.ply and summary.png; a folder with a
+    COLMAP project from elsewhere is refused. Exit code 1: no model, which report.html explains, most photos missing
+    from it, or photos that could not be used. Needs the extra 'sfm'.
     """
     from logpolar.sfm.pipeline import reconstruct
+    from logpolar.sfm.pycolmap_compat import verbose
     from logpolar.sfm.reports import explained, write_reports
 
+    _apply_quality(ctx, settings, quality := QUALITIES[settings.pop("quality")])
     command = command_line()
-    device, opener = settings["device"], extractor_opener(**take_extraction(settings))
-    options, matching = make_settings(SfmOptions, settings), make_settings(MatchingOptions, settings)
-    with continuing(output), explained(photos, output, command):
-        report = reconstruct(
-            photos, output, opener, options, matching, pairs, jobs, overwrite, True, click.echo, device
-        )
+    device = settings["device"]
+    opener = extractor_opener(**take_extraction(settings), contrast_threshold=quality.contrast_threshold)
+    silent, as_json = settings.pop("quiet"), settings.pop("as_json")
+    say = (lambda line: None) if silent or as_json else click.echo
+    options = make_settings(SfmOptions, settings)
+    inputs = SfmInputs(*(settings.pop(name) for name in ("pairs", "masks", "poses")))
+    run = settings.pop("jobs"), settings.pop("overwrite"), not silent, say, device, _warn
+    with continuing(output), verbose(settings.pop("verbose")):
+        try:
+            with explained(photos, output, command):
+                matching = make_settings(MatchingOptions, settings)
+                report = reconstruct(photos, output, opener, options, matching, inputs, *run)
+        except NoModelError as error:
+            _warn(str(error))
+            sys.exit(1)
     write_reports(photos, output, report, command)
-    _print(output, report)
-    if report.left_out:
-        sys.exit(1)
+    if as_json:
+        click.echo((output / REPORT).read_text())
+    elif not silent:
+        _print(output, report)
+    sys.exit(_judge(output, report))
+
+
+for _option in sfm.params:
+    if _option.name in ("max_keypoints", "max_size"):
+        _option.show_default = "by --quality"  # type: ignore[attr-defined]
+
+
+def _apply_quality(ctx: click.Context, settings: dict[str, Any], quality: Quality) -> None:
+    """Settings that the command line leaves open are those of the preset."""
+    for name in ("max_keypoints", "max_size", "refine"):
+        if ctx.get_parameter_source(name) is click.core.ParameterSource.DEFAULT:
+            settings[name] = getattr(quality, name)
+    settings["ba_iterations"] = quality.ba_iterations
+
+
+def _warn(line: str) -> None:
+    click.echo(f"logpolar: {line}", err=True)
+
+
+def _judge(output: Path, report: SfmReport) -> int:
+    """The exit code; a failure is said with its reason."""
+    if report.failed:
+        findings = json.loads((output / REPORT).read_text()).get("diagnosis", [])
+        why = "; ".join(f"{each['title']}: {each['advice']}" for each in findings[:1])
+        words = f"only {len(report.registered)} of {report.photos} photos were registered"
+        _warn(f"reconstruction failed: {words}" + (f" ({why})" if why else ""))
+    return int(bool(report.failed or report.left_out))
 
 
 def _print(output: Path, report: SfmReport) -> None:
-    for reason in report.left_out.values():
-        click.echo(f"logpolar: left out: {reason}", err=True)
     readable = report.photos - len(report.left_out)
     click.echo(f"{output}: {len(report.registered)} of {readable} photos registered, {report.points} points")
     lengths = f"mean track length {report.mean_track_length:.2f}"

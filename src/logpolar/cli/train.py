@@ -1,4 +1,4 @@
-"""logpolar train, logpolar ablate, logpolar recipe"""
+"""logpolar train, logpolar train-detector, logpolar ablate, logpolar recipe"""
 
 from __future__ import annotations
 
@@ -35,11 +35,15 @@ def _config_options(command: Command) -> Command:
     return with_options(command, _OPTIONS)
 
 
-def _read_config(config: Path, changes: tuple[str, ...], device: str | None, precision: str | None) -> TrainingConfig:
+def _read_config(config: Path, **changes: Any) -> TrainingConfig:
     from logpolar.training.config import read_config
 
+    return read_config(config, _all_changes(**changes))
+
+
+def _all_changes(changes: tuple[str, ...], device: str | None, precision: str | None) -> list[str]:
     given = {"run.device": device, "run.precision": precision}
-    return read_config(config, [*changes, *(f"{key}={value}" for key, value in given.items() if value)])
+    return [*changes, *(f"{key}={value}" for key, value in given.items() if value)]
 
 
 @contextmanager
@@ -95,6 +99,34 @@ def train(config: Path, output: Path, overwrite: bool, init: str | None, **chang
     if not report.scores:
         click.echo("no validation: none of the files has a validation split")
     click.echo(f"{'already complete: ' if report.was_complete else 'wrote '}{report.model}")
+
+
+@click.command(
+    "train-detector",
+    short_help="Train a keypoint detector.",
+    epilog="Example: logpolar train-detector detector.toml -o my-detector --set optimisation.steps=30000",
+)
+@_config_options
+@click.option("--overwrite", is_flag=True, help="Start over in a folder that holds another run.")
+def train_detector(config: Path, output: Path, overwrite: bool, **changes: Any) -> None:
+    """Train a detector of keypoints without scale as described by CONFIG, a TOML file (needs the extra 'train').
+
+    The folder receives the model file, its card, logs and checkpoints. Rerunning the command resumes from the last
+    checkpoint. At the end its repeatability and correct matches on validation images are printed beside SIFT's.
+    """
+    with _training(output):
+        from logpolar.training.detector_config import read_detector_config
+        from logpolar.training.detector_run import train_detector
+
+        settings = read_detector_config(config, _all_changes(**changes))
+        report = train_detector(settings, output, overwrite, progress=True)
+    for name, score in report.scores.items():
+        ours, sift = score, report.sift[name]
+        click.echo(
+            f"{name}: repeatability {ours.repeatability:.3f} (SIFT {sift.repeatability:.3f}), "
+            f"correct matches {ours.correct:.0f} ({sift.correct:.0f}), {ours.pairs} pairs"
+        )
+    click.echo(f"wrote {report.model}")
 
 
 @click.command(

@@ -310,11 +310,20 @@ def _read_lists(path: Path) -> dict[str, list[str]]:
     for view, names in stored.items():
         if not isinstance(names, list | tuple | np.ndarray):
             raise LogpolarError(f"{path}: the entry of view '{view}' is not a list")
+        if not isinstance(view, str | int) or not all(isinstance(name, str) for name in names):
+            raise LogpolarError(f"{path}: a view's entry is not a list of file names")
         result[str(view)] = [str(name) for name in names]
         outside = [name for name in result[str(view)] if Path(name).name != name]
         if outside:
             raise LogpolarError(f"{path}: '{outside[0]}' is not the name of a file in a view")
     return result
+
+
+def _numbers(tensor: Any) -> NDArray[Any]:
+    """The values of a tensor; one that repeats its few stored values, and would take far more memory, is refused."""
+    if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+        raise ValueError("repeats its values")
+    return np.asarray(tensor.detach().numpy())
 
 
 def _read_patches(path: Path) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -334,7 +343,11 @@ def _read_patches(path: Path) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         raise LogpolarError(f"{path}: not a list of patches, LAFs and views")
     if not all(isinstance(values, torch.Tensor) for values in stored[1:3]):
         raise LogpolarError(f"{path}: LAFs and views are not tensors")
-    lafs, numbers = stored[1].double().numpy(), stored[2].numpy()
+    try:
+        lafs, numbers = (_numbers(values) for values in stored[1:3])
+    except (TypeError, RuntimeError, ValueError, NotImplementedError) as error:
+        raise LogpolarError(f"{path}: LAFs and views are not tensors of plain numbers") from error
+    lafs = lafs.astype(np.float64)
     if lafs.ndim != 3 or lafs.shape[1:] != (2, 3):
         raise LogpolarError(f"{path}: LAFs have the shape (N, 2, 3), not {lafs.shape}")
     if numbers.ndim not in (1, 2) or numbers.shape not in ((len(lafs),), (len(lafs), 1)):

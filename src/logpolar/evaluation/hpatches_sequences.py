@@ -97,6 +97,11 @@ class Sequences:
                     pool[named.split] += len(named.pair.correspondences)
                     yield named
 
+    def files(self) -> Iterator[tuple[dict[int, Path], dict[int, Matrix]]]:
+        """Images of each sequence, and homographies from the first to the others, by number."""
+        for sequence in self._sequences:
+            yield sequence.images, sequence.homographies
+
     def _pairs_of(
         self, sequence: _Sequence, source: KeypointSource, rotation: float, zoom: float
     ) -> Iterator[NamedPair]:

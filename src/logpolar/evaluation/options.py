@@ -10,7 +10,7 @@ from typing import Any
 
 from logpolar.datasets.options import CorrespondenceRules
 from logpolar.geometry.options import EstimationOptions
-from logpolar.matching.options import PairMatchingOptions
+from logpolar.matching.options import MATCHER_HELP, PairMatchingOptions
 from logpolar.settings import DEFAULT_RATIO, DEFAULT_THRESHOLDS, DetectionOptions, check_settings, setting
 
 RATIOS = (0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
@@ -99,6 +99,22 @@ class AmosOptions:
 
 
 @dataclass(frozen=True)
+class DetectorsOptions:
+    """Which keypoints are compared, and how."""
+
+    keypoints: int = setting(2048, "Strongest keypoints kept per image.", 1)
+    contrast: float = setting(0.0, "SIFT's contrast threshold; 0 admits faint keypoints.", 0)
+    threshold: float = setting(3.0, "Pixels within which a keypoint is found again.", 0)
+    zoom: float = setting(1.0, "Downscale the second image of each pair by this factor.", 1, 16)
+    max_size: int = setting(1024, "Downscale larger images to this longer side in pixels first; 0 never does.", 0)
+    pairs: int = setting(0, "Image pairs of each data set, drawn at random; 0 takes all.", 0)
+    seed: int = setting(0, "Random seed for drawing pairs.", 0)
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+@dataclass(frozen=True)
 class PhototourismOptions(DetectionOptions, PairMatchingOptions, EstimationOptions):
     """How keypoints become matches and matches poses, and which images form sets."""
 
@@ -135,6 +151,7 @@ class SfmTestOptions(DetectionOptions):
     downscale: float = setting(1.0, "Downscale every second image, by name, by this factor.", 1, 100)
     keypoints: int = setting(2000, "Most keypoints per image.", 1)
     ratio: float = setting(DEFAULT_RATIO, "Ratio test of learned descriptors.", 0.01, 1)
+    matcher: str = setting("nearest", MATCHER_HELP)
     sift_ratio: float = setting(0.8, "Ratio test of SIFT; 0.8 is COLMAP's default.", 0.01, 1)
     repeats: int = setting(3, "Reconstructions from the same matches, with consecutive seeds; figures are means.", 1)
     seed: int = setting(0, "Random seed for drawing images, and for COLMAP.", 0)

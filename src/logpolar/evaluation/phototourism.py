@@ -38,6 +38,7 @@ from logpolar.evaluation.poses import (
 from logpolar.evaluation.protocol import MEAN_OF_SCENES, Protocol, Results, bar, check_scene_names, decimal
 from logpolar.evaluation.zoomed_scenes import fit_image, zoom_scene
 from logpolar.keypoints import Keypoints
+from logpolar.matching.learned import check_features
 from logpolar.sfm.pycolmap_compat import import_pycolmap
 from logpolar.storage.documents import rounded
 
@@ -94,6 +95,7 @@ class PhotoTourism(Protocol):
 
     def score(self, method: Method) -> PoseResults:
         options, tuned, jobs = self._options, dict[float, float](), self._jobs
+        check_features(options, {"model": method.name, "descriptor": method.identity})
         with _one_thread_each(jobs):
             if self._tuning:
                 described = [(scene, self._describe(method, scene)) for scene in self._tuning]

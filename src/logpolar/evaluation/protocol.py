@@ -37,6 +37,7 @@ _PROTOCOLS = {
     "retrieval": "Retrieval",
     "hpatches": "HPatches",
     "amos": "Amos",
+    "detectors": "Detectors",
     "phototourism": "PhotoTourism",
     "sfm": "StructureFromMotion",
 }
@@ -59,6 +60,7 @@ class Protocol(ABC):
     """What is measured on which data. Constructors check options; files are read by ``prepare``."""
 
     name: str
+    compared: str = "descriptor"  # what methods are, in tables
     cached_as: str = ""  # in names of cache files, instead of ``name``
     columns: Sequence[str]  # of the table, after the method's
     options: Mapping[str, Any]  # for the results
@@ -110,7 +112,7 @@ def evaluate(protocol: str, run: RunOptions, **inputs: Any) -> Results:
     task.prepare()
     make_folder(run.output)
     scores = {method.name: task.score(method) for method in methods if method.identity is not None}
-    results = Results(task.name, task.data, task.options, methods, task.columns)
+    results = Results(task.name, task.data, task.options, methods, task.columns, compared=task.compared)
     task.report(results, scores)
     if task.source is not None:
         results.notes += _keypoint_notes(task.source, methods)
@@ -195,6 +197,7 @@ class Results:
     notes: list[str] = field(default_factory=list)
     figures: dict[str, Callable[[], Any]] = field(default_factory=dict)
     written: list[str] = field(default_factory=list)
+    compared: str = "descriptor"
 
     def add(self, name: str, cells: Sequence[str]) -> None:
         self.rows.setdefault(name, []).append(list(cells))
@@ -207,7 +210,7 @@ class Results:
             for cells in (missing if method.identity is None else self.rows.get(method.name, []))
         ]
         notes = "".join(f"\n{note}\n" for note in self.notes)
-        return markdown_table(["descriptor", *self.columns], rows) + notes
+        return markdown_table([self.compared, *self.columns], rows) + notes
 
     def write(self, folder: Path) -> None:
         """Write JSON, CSV, Markdown and figures into the folder."""

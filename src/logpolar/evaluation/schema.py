@@ -31,6 +31,7 @@ RESULTS: dict[str, Any] = {
     "patches": {_EACH: {"mean": _SCENE, _EACH: _SCENE}},
     "retrieval": {_EACH: {"mean": _RETRIEVAL, _EACH: _RETRIEVAL}},
     "hpatches": {_EACH: [_HPATCHES]},
+    "detectors": {_EACH: {_EACH: {"pairs": int, "counted": int, "repeatability": float, "error": float}}},
     "amos": {_EACH: {"pairs": int, "views": int, "rank1": float}},
     "sfm": {_EACH: {"ratio": float, "all": _MODELS, "scenes": {_EACH: {**_MODELS, "pairs": int, "verified": int}}}},
     "phototourism": {_EACH: {"ratio": float, "mean": {_EACH: _POSES}, "stereo": dict, "multi_view": dict}},

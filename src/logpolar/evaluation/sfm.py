@@ -24,12 +24,14 @@ from logpolar.errors import LogpolarError, StorageError
 from logpolar.evaluation.alignment import AGREE_DEGREES, AGREE_FRACTION, PoseErrors, Poses, align, pose_errors
 from logpolar.evaluation.cache import cache_name
 from logpolar.evaluation.descriptors.extraction import MethodExtractor
+from logpolar.evaluation.descriptors.keypoint_sources import open_source
 from logpolar.evaluation.descriptors.registry import Method
 from logpolar.evaluation.options import RunOptions, SfmTestOptions, recorded
 from logpolar.evaluation.posed_scenes import PosedScene, read_scene
 from logpolar.evaluation.protocol import Protocol, Results, bar, check_scene_names, decimal, make_folder
 from logpolar.geometry.cameras import Camera, Matrix
 from logpolar.images import downscale, to_bytes, to_gray
+from logpolar.keypoints.detection import SiftDetector
 from logpolar.matching.options import MatchingOptions
 from logpolar.settings import DetectionOptions
 from logpolar.sfm import pipeline
@@ -57,11 +59,16 @@ class StructureFromMotion(Protocol):
         *("rotation, °", "position", "pairs verified", "keypoints", "ratio"),
     )
 
-    def __init__(self, run: RunOptions, scenes: Sequence[Path], options: SfmTestOptions, jobs: int = 1) -> None:
+    def __init__(
+        self, run: RunOptions, scenes: Sequence[Path], options: SfmTestOptions, jobs: int = 1, detector: str = "sift"
+    ) -> None:
         super().__init__(run)
         import_pycolmap("structure from motion")
-        self._paths, self._test, self._jobs = scenes, options, jobs
+        self._paths, self._test, self._jobs, self._detector = scenes, options, jobs, detector
         self.options, self.max_keypoints = recorded(options), options.keypoints
+        if detector != "sift":  # results with SIFT stay comparable with earlier ones
+            source = open_source(detector, options.keypoints, SiftDetector.contrast_threshold)
+            self.options = {**self.options, "detector": source.identity}
 
     def open(self, spec: str) -> Method:
         return Method(spec, "COLMAP SIFT", _colmap_identity()) if spec == COLMAP_SIFT else super().open(spec)
@@ -78,7 +85,7 @@ class StructureFromMotion(Protocol):
             ratio, way = identity["max_ratio"], by_colmap(self._test)
         else:
             ratio = self._test.sift_ratio if _is_sift(identity) else self._test.ratio
-            way = by_method(method.spec, ratio, self._test, self.run.engine, self._jobs)
+            way = by_method(method.spec, ratio, self._test, self.run.engine, self._jobs, self._detector)
         settings = {"identity": identity, "ratio": ratio, **self.options}
         del settings["repeats"]  # more of them continue in the same folder
         model, scores = Path(cache_name("model", method.name, settings)).stem, {}
@@ -223,12 +230,18 @@ def write_photos(photos: ScenePhotos, folder: Path) -> None:
 
 
 def by_method(
-    spec: str, ratio: float, test: SfmTestOptions, engine: Mapping[str, Any] | None = None, jobs: int = 1
+    spec: str,
+    ratio: float,
+    test: SfmTestOptions,
+    engine: Mapping[str, Any] | None = None,
+    jobs: int = 1,
+    detector: str = "sift",
 ) -> Reconstruct:
     """`logpolar sfm` with the method of a spec."""
     detection = DetectionOptions(test.spread, test.min_size, test.max_size)
-    opener = partial(MethodExtractor, spec, test.keypoints, detection, engine or {})
-    options, matching = pipeline.SfmOptions(seed=test.seed), MatchingOptions(ratio if ratio < 1 else None)
+    opener = partial(MethodExtractor, spec, test.keypoints, detection, engine or {}, detector)
+    options = pipeline.SfmOptions(seed=test.seed)
+    matching = MatchingOptions(ratio if ratio < 1 else None, matcher=test.matcher)
 
     more: dict[str, Any] = {"options": options, "matching": matching, "jobs": jobs, "progress": True}
     return partial(pipeline.reconstruct, open_extractor=opener, **more)

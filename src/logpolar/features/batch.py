@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import cv2
+import numpy as np
 from tqdm import tqdm
 
-from logpolar.distributed import cores, in_processes
+from logpolar.distributed import Workers, on_workers
 from logpolar.errors import LogpolarError, LogpolarWarning, in_one_line
 from logpolar.features.features import Features
 from logpolar.features.files import FeatureWriter
 from logpolar.images import unnamed_images
+from logpolar.images.masks import read_mask, unmasked
 from logpolar.keypoints import Keypoints
 
 
@@ -33,8 +35,8 @@ OpenExtractor = Callable[..., AnyExtractor]
 """Makes an extractor, given ``threads=``; must be picklable if ``jobs`` > 1, as ``functools.partial`` is."""
 
 
-_Task: TypeAlias = tuple[str, Path, Keypoints | None]
-"""Name, file, and keypoints if they are given."""
+_Task: TypeAlias = tuple[str, Path, Keypoints | None, Path | None]
+"""Name, file, keypoints if they are given, and the mask's file, if any."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class FolderReport:
     done: int = 0
     skipped: int = 0  # already in the file
     keypoints: int = 0
+    masked: int = 0  # keypoints that masks dropped
     failed: dict[str, str] = field(default_factory=dict)  # name -> reason
 
 
@@ -59,34 +62,43 @@ def extract_images(
     images: Mapping[str, Path],
     output: str | Path,
     open_extractor: OpenExtractor,
-    jobs: int = 1,
+    workers: Workers | int = 1,
     overwrite: bool = False,
     progress: bool = False,
     given: GivenKeypoints | None = None,
+    masks: Mapping[str, Path] | None = None,
 ) -> FolderReport:
     """Extract features of named images into a feature file, skipping images that it already holds.
 
-    A killed run never corrupts the file, and can be resumed. Unreadable images are reported, not stored. ``jobs``
-    processes divide the cores. With ``given`` nothing is detected.
+    A killed run never corrupts the file, and can be resumed. Unreadable images, and those that kill their worker, are
+    reported, not stored. ``workers``: a number of processes of this machine, which divide the cores, or a cluster.
+    With ``given`` nothing is detected. ``masks``: files by name, see ``images.masks``; keypoints on masked pixels are
+    dropped, and a photo whose mask cannot be used is left out.
     """
     report = FolderReport()
-    jobs = max(min(jobs, len(images)), 1)
-    extractor = open_extractor(threads=0 if jobs == 1 else 1)
+    workers = (Workers(workers) if isinstance(workers, int) else workers).at_most(len(images))
+    extractor = open_extractor(threads=0 if workers.is_here else 1)
     report.failed = unnamed_images(images)
     unnamed = set(report.failed)
     settings = {**extractor.settings, "detector": {"name": given.source}} if given else extractor.settings
+    settings |= {"masks": True} if masks is not None else {}
     with FeatureWriter(output, settings, overwrite) as writer:
         todo = {name: path for name, path in images.items() if name not in writer.finished | unnamed}
         report.skipped = len(images) - len(todo) - len(unnamed)
         disable = None if progress else True  # None: only if there is no terminal
         with tqdm(total=len(images), initial=len(images) - len(todo), unit="image", disable=disable) as bar:
-            tasks = ((name, path, given.read(name) if given else None) for name, path in todo.items())
-            work = partial(_extract, extractor) if jobs == 1 else _work
-            for (name, *_), result in in_processes(work, tasks, jobs, _open_worker, (open_extractor, jobs)):
-                if isinstance(result, Features):
-                    writer.add(name, result)
+            tasks = (
+                (name, path, given.read(name) if given else None, (masks or {}).get(name))
+                for name, path in todo.items()
+            )
+            start = (lambda: extractor) if workers.is_here else partial(_open_worker, open_extractor, workers.threads)
+            for (name, *_), result in on_workers(_extract, tasks, workers, start, if_lost=_lost):
+                if isinstance(result, tuple):
+                    features, masked = result
+                    writer.add(name, features)
                     report.done += 1
-                    report.keypoints += len(result)
+                    report.keypoints += len(features)
+                    report.masked += masked
                 else:
                     report.failed[name] = result
                 bar.update()
@@ -95,25 +107,26 @@ def extract_images(
     return report
 
 
-def _extract(extractor: AnyExtractor, task: _Task) -> Features | str:
-    """Features of an image, or the reason why there are none."""
-    _, path, keypoints = task
+def _extract(extractor: AnyExtractor, task: _Task) -> tuple[Features, int] | str:
+    """Features of an image and the number of masked keypoints, or the reason why there are none."""
+    _, path, keypoints, mask = task
     try:
-        return extractor.extract(path, keypoints)
+        found = extractor.extract(path, keypoints)
+        if mask is None:
+            return found, 0
+        kept = np.flatnonzero(unmasked(read_mask(mask, found.image_size), found.keypoints.xy))
+        inside = replace(found, keypoints=found.keypoints[kept], descriptors=found.descriptors[kept])
+        return inside, len(found) - len(inside)
     except LogpolarError as error:
         return str(error) if str(path) in str(error) else f"{path}: {error}"
     except (cv2.error, MemoryError, RuntimeError) as error:  # the last: OpenVINO, and a GPU out of memory
         return f"{path}: cannot be described ({in_one_line(error)})"
 
 
-_worker_extractor: AnyExtractor
+def _lost(task: _Task) -> str:
+    return f"{task[1]}: the process that described it was killed, perhaps out of memory"
 
 
-def _open_worker(open_extractor: OpenExtractor, jobs: int) -> None:
-    global _worker_extractor
+def _open_worker(open_extractor: OpenExtractor, threads: int) -> AnyExtractor:
     warnings.simplefilter("ignore", LogpolarWarning)  # the caller's extractor has issued them already
-    _worker_extractor = open_extractor(threads=max(cores() // jobs, 1))
-
-
-def _work(task: _Task) -> Features | str:
-    return _extract(_worker_extractor, task)
+    return open_extractor(threads=threads)

@@ -18,6 +18,8 @@ from logpolar.keypoints.detection import Detector, FeatureDetector, SiftDetector
 from logpolar.keypoints.keypoints import MAX_SIZE
 from logpolar.models import Model, load_model
 from logpolar.models.describers import Describer, open_describer
+from logpolar.models.detectors import NetworkDetector
+from logpolar.models.files import take_apart
 from logpolar.settings import DEFAULT_MAX_SIZE, DEFAULT_MIN_SIZE, DEFAULT_MODEL, Precision, RuntimeName
 from logpolar.types import Color
 
@@ -33,7 +35,8 @@ class Extractor:
     >>> features = Extractor("logpolar-96").extract("photo.jpg")    # doctest: +SKIP
     >>> features.keypoints.xy, features.descriptors                 # doctest: +SKIP
 
-    ``model``: a shipped model's name, the path of a model file, or a loaded ``Model``.
+    ``model``: a shipped model's name, the path of a model file, or a loaded ``Model``; ``"logpolar-sf"`` brings its
+    own detector of keypoints without scale.
     ``detector``: finds the keypoints, SIFT by default.
     ``max_keypoints``: keep the strongest of each image; None leaves that to the detector (SIFT: 2048).
     ``max_size``: images are first downscaled to this many pixels on the longer side, as in hloc and the paper; None
@@ -60,8 +63,10 @@ class Extractor:
             raise ValueError(f"max_size must be at least 1, not {max_size}")
         if min_size is not None and min_size < 0:
             raise ValueError(f"min_size must be at least 0, not {min_size}")
-        self.model = model if isinstance(model, Model) else load_model(model)
-        self.detector = detector or SiftDetector()
+        if not isinstance(model, Model):
+            name, own = take_apart(model, detector)
+            model, detector = load_model(name), NetworkDetector(own, threads=threads) if own else detector
+        self.model, self.detector = model, detector or SiftDetector()
         if max_keypoints is not None:
             self.detector = _limited(self.detector, max_keypoints)
         self.max_size = max_size
@@ -73,14 +78,12 @@ class Extractor:
     @property
     def settings(self) -> dict[str, Any]:
         """What determines the features. Feature files store it, and refuse to mix different settings."""
-        detector = self.detector
-        names = [each.name for each in fields(detector)] if is_dataclass(detector) else []
         return {
             "model": self.model.name,
             "model_hash": self.model.digest,
             "max_size": self.max_size,
             **({"min_size": self.min_size} if self.min_size else {}),
-            "detector": {"name": _name(detector), **{name: _plain(getattr(detector, name)) for name in names}},
+            "detector": _detector_settings(self.detector),
         }
 
     def extract(
@@ -141,9 +144,18 @@ def _limited(detector: Detector, max_keypoints: int) -> Detector:
     """The detector with another limit; raises ``ValueError`` for one that has none to set."""
     if max_keypoints < 1:
         raise ValueError(f"max_keypoints must be at least 1, not {max_keypoints}")
+    if isinstance(detector, NetworkDetector):
+        return detector.limited(max_keypoints)
     if not isinstance(detector, SiftDetector | FeatureDetector):
-        raise ValueError("max_keypoints limits OpenCV's detectors; limit your own detector itself")
+        raise ValueError("max_keypoints limits the library's and OpenCV's detectors; limit your own detector itself")
     return replace(detector, max_keypoints=max_keypoints)
+
+
+def _detector_settings(detector: Detector) -> dict[str, Any]:
+    if isinstance(detector, NetworkDetector):
+        return detector.settings
+    names = [each.name for each in fields(detector)] if is_dataclass(detector) else []
+    return {"name": _name(detector), **{name: _plain(getattr(detector, name)) for name in names}}
 
 
 def _name(thing: object) -> str:

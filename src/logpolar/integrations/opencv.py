@@ -18,7 +18,7 @@ from logpolar.features.extractor import Extractor
 from logpolar.images import to_bytes, to_gray
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import SiftDetector
-from logpolar.models import Model
+from logpolar.models import Model, load_model
 from logpolar.settings import DEFAULT_MODEL, DESCRIPTOR_SIZE
 from logpolar.types import FloatArray, Image
 
@@ -61,7 +61,8 @@ class LogPolarFeature:
         ``detector``: any detector of OpenCV; without one SIFT, with precise upscaling.
         ``engine``: device, precision, runtime and threads; see ``Extractor``.
         """
-        extractor = Extractor(model, max_size=None, **engine)
+        loaded = model if isinstance(model, Model) else load_model(model)
+        extractor = Extractor(loaded, max_size=None, **engine)
         return cls(extractor, detector or SiftDetector().feature(), nfeatures)
 
     def detect(self, image: Image, mask: Mask | None = None) -> tuple[cv2.KeyPoint, ...]:

@@ -24,11 +24,12 @@ import h5py
 import numpy as np
 from tqdm import tqdm
 
-from logpolar.distributed import in_processes
+from logpolar.distributed import Workers, on_workers
 from logpolar.errors import StorageError
 from logpolar.features.features import Features
 from logpolar.features.files import FeatureFile, FeatureWriter, image_names
 from logpolar.features.hloc import is_foreign, open_features
+from logpolar.matching.learned import check_features
 from logpolar.matching.many import KEPT_IMAGES, match_many
 from logpolar.matching.nearest import Matches, match_features
 from logpolar.matching.options import MatchingOptions
@@ -156,7 +157,7 @@ def match_pairs(
     output: str | Path,
     pairs: Iterable[Pair],
     options: MatchingOptions | None = None,
-    jobs: int = 1,
+    workers: Workers | int = 1,
     overwrite: bool = False,
     progress: bool = False,
     device: str = "cpu",
@@ -164,7 +165,8 @@ def match_pairs(
     """Match pairs of images of a feature file into a match file; pairs already in it, in either order, are skipped.
 
     A killed run never corrupts the file and loses the matches of the last seconds at most; run it again to continue.
-    ``jobs`` processes match on the CPU; on another ``device`` there is one.
+    ``workers``, a number of processes of this machine or a cluster, match on the CPU; on another ``device`` there is
+    one process.
     """
     options, report = options or MatchingOptions(), MatchReport()
     if device != "cpu":
@@ -172,6 +174,7 @@ def match_pairs(
 
         find_device(device)  # raises before a file is made
     with open_features(features) as file:
+        check_features(options, file.settings)
         settings = {**asdict(options), "features": file.settings}
     wanted = each_once(pairs)
     _by_flat_name({name for pair in wanted for name in pair}, Path(output))
@@ -182,7 +185,7 @@ def match_pairs(
         last = time.monotonic()
         with tqdm(total=len(wanted), initial=report.skipped, unit="pair", disable=None if progress else True) as bar:
             try:
-                for pair, found in _matched(Path(features), todo, options, jobs, device):
+                for pair, found in _matched(Path(features), todo, options, workers, device):
                     waiting[pair] = found
                     report.done += 1
                     report.matches += len(found[1])
@@ -197,12 +200,13 @@ def match_pairs(
 
 
 def _matched(
-    features: Path, pairs: list[Pair], options: MatchingOptions, jobs: int, device: str
+    features: Path, pairs: list[Pair], options: MatchingOptions, workers: Workers | int, device: str
 ) -> Iterator[tuple[Pair, tuple[int, Matches]]]:
     """Pairs, the number of keypoints of their first images, and matches."""
-    jobs = max(min(jobs, len(pairs)), 1) if device == "cpu" else 1
-    if jobs > 1:
-        yield from in_processes(_work, pairs, jobs, _open_worker, (features, options))
+    workers = Workers(workers) if isinstance(workers, int) else workers
+    workers = workers.at_most(len(pairs)) if device == "cpu" else Workers()
+    if not workers.is_here:
+        yield from on_workers(_work, pairs, workers, _open_worker, (features, options))
         return
     counts: dict[str, int] = {}
 
@@ -216,18 +220,19 @@ def _matched(
             yield pair, (counts[pair[0]], matches)
 
 
-_worker_read: Callable[[str], Features]
-_worker_options: MatchingOptions
+@dataclass(frozen=True)
+class _Worker:
+    read: Callable[[str], Features]
+    options: MatchingOptions
 
 
-def _open_worker(features: Path, options: MatchingOptions) -> None:
-    global _worker_read, _worker_options
-    _worker_read, _worker_options = lru_cache(KEPT_IMAGES)(open_features(features).read), options
+def _open_worker(features: Path, options: MatchingOptions) -> _Worker:
+    return _Worker(lru_cache(KEPT_IMAGES)(open_features(features).read), options)
 
 
-def _work(pair: Pair) -> tuple[int, Matches]:
-    first, second = (_worker_read(name) for name in pair)
-    return len(first), match_features(first, second, _worker_options)
+def _work(worker: _Worker, pair: Pair) -> tuple[int, Matches]:
+    first, second = (worker.read(name) for name in pair)
+    return len(first), match_features(first, second, worker.options)
 
 
 def check_matches(matches: Matches, first: int, second: int, what: str) -> None:
@@ -250,7 +255,7 @@ def _write_pairs(file: Any, found: Mapping[Pair, tuple[int, Matches]]) -> None:
     for (first, second), (count, matches) in found.items():
         partner, score = np.full(count, -1, np.int32), np.zeros(count, np.float32)
         partner[matches.indices[:, 0]] = matches.indices[:, 1]
-        score[matches.indices[:, 0]] = 1 - matches.distances / 2
+        score[matches.indices[:, 0]] = 1 - matches.distances / 2 if matches.confidence is None else matches.confidence
         name = _group_name(first, second)
         if name in file:
             del file[name]

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from logpolar.features.features import Features
 from logpolar.keypoints import Keypoints
+from logpolar.matching.learned import open_matcher
 from logpolar.matching.nearest import Matches, filter_matches, match_features, select_matches
 from logpolar.matching.options import MatchingOptions
 from logpolar.matching.pairs import Pair
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
 
 KEPT_IMAGES = 64
 """Images whose features a process keeps in memory: pairs of one image follow each other."""
+
+_LEARNED_BATCH = 32
+"""Pairs that a learned matcher gets at a time on a device."""
 
 
 def match_many(
@@ -33,15 +38,27 @@ def match_many(
     ...     matches = dict(match_many(file.read, [("a.jpg", "b.jpg")], device="cuda"))
 
     On a device, descriptors of an image are uploaded once and stay while memory lasts, and pairs are matched in
-    batches; the result is the CPU's but for neighbours that are equally near in float32.
+    batches; the result is the CPU's but for neighbours that are equally near in float32. A learned matcher runs there
+    in float16.
     """
     options = options or MatchingOptions()
-    if device != "cpu":
-        yield from _on_device(read, pairs, options, device)
-        return
     kept = lru_cache(KEPT_IMAGES)(read)
-    for pair in pairs:
-        yield pair, match_features(kept(pair[0]), kept(pair[1]), options)
+    if device == "cpu":
+        yield from ((pair, match_features(kept(pair[0]), kept(pair[1]), options)) for pair in pairs)
+    elif options.learned:
+        yield from _learned_on_device(kept, pairs, options, device)
+    else:
+        yield from _on_device(read, pairs, options, device)
+
+
+def _learned_on_device(
+    read: Callable[[str], Features], pairs: Iterable[Pair], options: MatchingOptions, device: str
+) -> Iterator[tuple[Pair, Matches]]:
+    matcher, left = open_matcher(options.matcher, device), iter(pairs)
+    while batch := list(islice(left, _LEARNED_BATCH)):
+        images = [(read(first), read(second)) for first, second in batch]
+        for pair, (first, second), matches in zip(batch, images, matcher.match_batch(images), strict=True):
+            yield pair, filter_matches(matches, first.keypoints, second.keypoints, options)
 
 
 def _on_device(

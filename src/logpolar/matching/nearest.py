@@ -21,10 +21,14 @@ _BLOCK_BYTES = 32 * 2**20
 
 @dataclass(frozen=True, eq=False)
 class Matches:
-    """``indices`` (K, 2) int32: row in the first and in the second set; ``distances`` (K,) Euclidean."""
+    """``indices`` (K, 2) int32: row in the first and in the second set; ``distances`` (K,) Euclidean.
+
+    ``confidence`` (K,): probability that a match is correct, of matchers that estimate it.
+    """
 
     indices: NDArray[np.int32]
     distances: FloatArray
+    confidence: FloatArray | None = None
 
     @classmethod
     def empty(cls) -> Matches:
@@ -35,28 +39,36 @@ class Matches:
 
     def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.integer]) -> Matches:
         """The matches selected by a mask or an index array."""
-        return Matches(self.indices[rows], self.distances[rows])
+        confidence = None if self.confidence is None else self.confidence[rows]
+        return Matches(self.indices[rows], self.distances[rows], confidence)
 
 
 def match_features(
     first: Features, second: Features, options: MatchingOptions | None = None, *, device: str = "cpu", **changes: Any
 ) -> Matches:
-    """Match the features of two images: nearest neighbours of their descriptors, then the filter of the options.
+    """Match the features of two images by nearest neighbours or a learned matcher, then the filter of the options.
 
     >>> matches = match_features(a, b, ratio=0.95, filter="consensus")             # doctest: +SKIP
 
     ``changes``: fields of ``MatchingOptions``, as keywords. ``device``: see ``match_descriptors``.
     """
     options = replace(options or MatchingOptions(), **changes)
-    matches = match_descriptors(first.descriptors, second.descriptors, options, device=device)
+    if options.learned:
+        from logpolar.matching.learned import open_matcher
+
+        matches = open_matcher(options.matcher, device).match(first, second)
+    else:
+        matches = match_descriptors(first.descriptors, second.descriptors, options, device=device)
     return filter_matches(matches, first.keypoints, second.keypoints, options)
 
 
 def filter_matches(matches: Matches, first: Keypoints, second: Keypoints, options: MatchingOptions) -> Matches:
     """The matches that the filter of the options keeps; ``first`` and ``second``: the keypoints of the images."""
     here, there = first[matches.indices[:, 0]], second[matches.indices[:, 1]]
-    if options.filter == "none" or (options.filter == "auto" and not have_shape(here, there)):
+    if options.filter == "none":
         return matches
+    if options.filter == "auto" and (options.learned or not have_shape(here, there)):
+        return matches  # a learned matcher has compared neighbours already
     return matches[agreeing(here, there)]
 
 

@@ -11,21 +11,27 @@ FILTERS = ("none", "consensus", "auto")
 
 _RATIO_HELP = "Ratio test: best over second best distance; 1 accepts all."
 _FILTER_HELP = (
-    "consensus: neighbouring matches must agree on the change of scale and rotation; auto: the same for keypoints with "
-    "sizes and angles, none for others."
+    "consensus: neighbouring matches must agree on the change of scale and rotation; auto: the same for nearest "
+    "neighbours of keypoints with sizes and angles, none for others."
 )
+MATCHER_HELP = "nearest: nearest neighbours; learned: the shipped learned matcher (experimental); or the file of one."
 
 
 @dataclass(frozen=True)
 class MatchingOptions:
-    """Which nearest neighbours are matches; a ``ratio`` of None or 1 accepts all."""
+    """Which keypoints match; ``ratio`` (None or 1 accepts all) and ``mutual`` are of nearest neighbours."""
 
     ratio: float | None = setting(DEFAULT_RATIO, _RATIO_HELP, 1e-3, 1)
     mutual: bool = setting(True, "Matches are mutual nearest neighbours.")
     filter: str = setting("none", _FILTER_HELP, choices=FILTERS)
+    matcher: str = setting("nearest", MATCHER_HELP)
 
     def __post_init__(self) -> None:
         check_settings(self)
+
+    @property
+    def learned(self) -> bool:
+        return self.matcher != "nearest"
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ tensor, ``check``: descriptors of known patches that a runtime must reproduce.
 
 So weights always run with their own sampling, and torch and onnxruntime share the same weights. No pickles.
 
+Detectors have the same layout, the format "logpolar-detector" and a ``DetectorCard``; matchers: ``matcher_files``.
+
 Version 2 can be read: its cards lack channels and strides, which were the default ones.
 """
 
@@ -22,11 +24,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import resources
+from importlib.abc import Traversable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +38,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as safetensors_bytes
 
 from logpolar.errors import MissingExtraError, ModelError
-from logpolar.models.cards import ModelCard
+from logpolar.models.cards import DetectorCard, ModelCard
 from logpolar.models.graphs import check_graph
+from logpolar.models.matcher_cards import MatcherCard
 from logpolar.sampling.patterns import Pattern
 from logpolar.storage.atomic_io import write_whole
 from logpolar.storage.inputs import MAX_BYTES, check_regular
@@ -46,10 +51,14 @@ if TYPE_CHECKING:
 
     from logpolar.models.network import DescriptorNetwork
 
-_FORMAT, _VERSION = "logpolar-model", "3"
+_FORMAT, _DETECTOR_FORMAT, MATCHER_FORMAT, _VERSION = "logpolar-model", "logpolar-detector", "logpolar-matcher", "3"
+_FORMATS: dict[type, str] = {ModelCard: _FORMAT, DetectorCard: _DETECTOR_FORMAT, MatcherCard: MATCHER_FORMAT}
 _READABLE = ("2", "3")
 _SUFFIX = ".safetensors"
 _CHECK = "check"
+
+PAIRS = {"logpolar-sf": ("logpolar-96", "logpolar")}
+"""Descriptor and detector that one name stands for wherever features of images are extracted."""
 
 Weights: TypeAlias = dict[str, NDArray[Any]]
 """float32; in int8 variants also int8, uint8 and int32."""
@@ -97,12 +106,7 @@ class Model:
 
     def check_graph(self) -> None:
         """Raise ``ModelError`` unless the graph is the network of the card, with these weights; see ``graphs``."""
-        try:
-            check_graph(self.graph, self.card.network, {name: values.shape for name, values in self.weights.items()})
-        except (ValueError, KeyError) as error:
-            raise ModelError(
-                f"model '{self.name}': the graph does not belong to the network on its card ({error})"
-            ) from error
+        _check_graph(self)
 
     def onnx_graph(self) -> onnx.ModelProto:
         """The ONNX graph with the weights inside (needs onnx)."""
@@ -116,10 +120,47 @@ class Model:
         return file
 
 
+@dataclass(frozen=True, eq=False)
+class DetectorModel:
+    """A loaded model file of a detector: convolutions without batch normalisation, which is folded into them."""
+
+    card: DetectorCard
+    weights: Weights
+    graph: bytes
+    digest: str
+
+    @property
+    def name(self) -> str:
+        return self.card.name
+
+    def check_graph(self) -> None:
+        """Raise ``ModelError`` unless the graph is the network of the card, with these weights; see ``graphs``."""
+        _check_graph(self)
+
+
+def _check_graph(model: Model | DetectorModel) -> None:
+    try:
+        check_graph(model.graph, model.card.network, {name: values.shape for name, values in model.weights.items()})
+    except (ValueError, KeyError) as error:
+        raise ModelError(
+            f"model '{model.name}': the graph does not belong to the network on its card ({error})"
+        ) from error
+
+
+Card = TypeVar("Card")
+Loaded = TypeVar("Loaded")
+
+
 def shipped_models() -> list[str]:
-    """Names of the models in the package."""
-    folder = resources.files("logpolar.models") / "weights"
-    return sorted(file.name[: -len(_SUFFIX)] for file in folder.iterdir() if file.name.endswith(_SUFFIX))
+    """Names of the descriptor models in the package."""
+    return list(shipped_files("weights"))
+
+
+def shipped_files(folder: str) -> dict[str, Traversable]:
+    """Model files in a folder of the package, by name."""
+    place = resources.files("logpolar.models") / folder
+    files = {file.name[: -len(_SUFFIX)]: file for file in place.iterdir() if file.name.endswith(_SUFFIX)}
+    return dict(sorted(files.items()))
 
 
 def load_model(name_or_path: str | Path) -> Model:
@@ -128,15 +169,55 @@ def load_model(name_or_path: str | Path) -> Model:
     A shipped model that a later one replaced keeps its file, and so its hash, under a new name.
     """
     name = str(name_or_path)
-    if name in shipped_models():
-        with resources.as_file(resources.files("logpolar.models") / "weights" / f"{name}{_SUFFIX}") as path:
-            model = _read(path, name)
-        return replace(model, card=replace(model.card, name=name))
+    if name in PAIRS:
+        raise ModelError(f"model '{name}' has its own keypoints; for given ones use its descriptor '{PAIRS[name][0]}'")
+    model = load_named(name, "model", shipped_files("weights"), _read)
+    return replace(model, card=replace(model.card, name=name)) if name in shipped_models() else model
+
+
+def take_apart(model: str | Path, detector: object = None) -> tuple[str | Path, str | None]:
+    """Names of the descriptor and, of a pair, its detector; a pair refuses another ``detector``."""
+    if str(model) not in PAIRS:
+        return model, None
+    if detector is not None:
+        raise ModelError(
+            f"model '{model}' has its own detector; for another one use its descriptor '{PAIRS[str(model)][0]}'"
+        )
+    return PAIRS[str(model)]
+
+
+def shipped_detectors() -> list[str]:
+    """Names of the detector models in the package."""
+    return list(shipped_files("detector_weights"))
+
+
+def is_detector(name_or_path: str | Path) -> bool:
+    """Whether this is a shipped detector's name, or the model file of a detector."""
+    if str(name_or_path) in shipped_detectors():
+        return True
+    with suppress(SafetensorError, OSError):
+        if Path(name_or_path).is_file():
+            with safe_open(name_or_path, framework="numpy") as file:
+                return (file.metadata() or {}).get("format") == _DETECTOR_FORMAT
+    return False
+
+
+def load_detector(name_or_path: str | Path) -> DetectorModel:
+    """Load a shipped detector by name, or a model file by path."""
+    return load_named(str(name_or_path), "detector", shipped_files("detector_weights"), _read_detector)
+
+
+def load_named(name: str, what: str, shipped: Mapping[str, Traversable], read: Callable[[Path, str], Loaded]) -> Loaded:
+    """What ``read`` makes of a shipped file, by its name, or of one by its path."""
+    if name in shipped:
+        with resources.as_file(shipped[name]) as path:
+            return read(path, name)
     if Path(name).is_file():
-        return _read(Path(name), name)
+        return read(Path(name), name)
     if Path(name).is_dir():
         raise ModelError(f"{name}: is a folder; name the model file ({_SUFFIX}) in it")
-    raise ModelError(f"no model '{name}': neither a file nor one of {', '.join(shipped_models())}")
+    known = f"nor one of {', '.join(shipped)}" if shipped else f"nor shipped; name the file ({_SUFFIX}) of one"
+    raise ModelError(f"no {what} '{name}': neither a file {known}")
 
 
 def save_variant(path: str | Path, weights: Weights, graph: bytes, card: ModelCard, check: FloatArray) -> None:
@@ -153,10 +234,10 @@ def _halved(weights: Weights) -> Weights:
     return {**weights, **exact}
 
 
-def write_model(path: str | Path, tensors: Weights, graph: bytes, card: ModelCard) -> None:
+def write_model(path: str | Path, tensors: Weights, graph: bytes, card: ModelCard | DetectorCard | MatcherCard) -> None:
     """Write a model file from its parts; see ``export.save_model`` for a network of torch."""
     metadata = {
-        "format": _FORMAT,
+        "format": _FORMATS[type(card)],
         "version": _VERSION,
         "card": card.to_json(),
         "graph": base64.b64encode(graph).decode(),
@@ -185,17 +266,25 @@ def _in_order(content: bytes) -> bytes:
     return len(text).to_bytes(8, "little") + text + content[8 + length :]
 
 
-def _read(path: Path, source: str) -> Model:
+class Parts(NamedTuple):
+    """Content of a model file: the card as text."""
+
+    card: str
+    weights: Weights
+    graph: bytes
+    digest: str
+
+
+def read_parts(path: Path, source: str, kind: str) -> Parts:
     check_regular(path, ModelError, MAX_BYTES)
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
-            _check_metadata(metadata, source)
+            _check_metadata(metadata, source, kind)
             stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, TypeError) as error:
         raise ModelError(f"{source}: not a safetensors file, or damaged ({error})") from error
     try:
-        card = ModelCard.from_json(metadata["card"])
         graph = base64.b64decode(metadata["graph"], validate=True)
     except ValueError as error:
         raise ModelError(f"{source}: damaged model file: {error}") from error
@@ -204,10 +293,28 @@ def _read(path: Path, source: str) -> Model:
     weights = {name: _as_run(values) for name, values in stored.items()}
     if not all(np.isfinite(values).all() for values in weights.values()):
         raise ModelError(f"{source}: some weights are not finite")
-    check = weights.pop(_CHECK, None)
+    return Parts(metadata["card"], weights, graph, hashlib.sha256(path.read_bytes()).hexdigest())
+
+
+def _read(path: Path, source: str) -> Model:
+    parts = read_parts(path, source, _FORMAT)
+    card = parse_card(ModelCard.from_json, parts, source)
+    check = parts.weights.pop(_CHECK, None)
     if card.variant and (check is None or check.ndim != 2):
         raise ModelError(f"{source}: a variant without descriptors to check it against")
-    return Model(card, weights, graph, hashlib.sha256(path.read_bytes()).hexdigest(), check)
+    return Model(card, parts.weights, parts.graph, parts.digest, check)
+
+
+def _read_detector(path: Path, source: str) -> DetectorModel:
+    parts = read_parts(path, source, _DETECTOR_FORMAT)
+    return DetectorModel(parse_card(DetectorCard.from_json, parts, source), parts.weights, parts.graph, parts.digest)
+
+
+def parse_card(read: Callable[[str], Card], parts: Parts, source: str) -> Card:
+    try:
+        return read(parts.card)
+    except ValueError as error:
+        raise ModelError(f"{source}: damaged model file: {error}") from error
 
 
 def _as_run(values: NDArray[Any]) -> NDArray[Any]:
@@ -215,9 +322,13 @@ def _as_run(values: NDArray[Any]) -> NDArray[Any]:
     return values.astype(np.float32) if np.issubdtype(values.dtype, np.floating) else values
 
 
-def _check_metadata(metadata: dict[str, str], source: str) -> None:
-    if metadata.get("format") != _FORMAT:
-        raise ModelError(f"{source}: not a logpolar model (no format = {_FORMAT} in its metadata)")
+def _check_metadata(metadata: dict[str, str], source: str, kind: str) -> None:
+    found = metadata.get("format")
+    words = {_FORMAT: "a descriptor", _DETECTOR_FORMAT: "a detector", MATCHER_FORMAT: "a matcher"}
+    if found in words and found != kind:
+        raise ModelError(f"{source}: is the model of {words[found]}, not of {words[kind]}")
+    if found != kind:
+        raise ModelError(f"{source}: not a logpolar model (no format = {kind} in its metadata)")
     if metadata.get("version") not in _READABLE:
         found, readable = metadata.get("version"), " and ".join(_READABLE)
         raise ModelError(f"{source}: model format version {found}, but this logpolar reads versions {readable}")

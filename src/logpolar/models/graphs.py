@@ -6,9 +6,9 @@ since onnx is not part of every install: ONNX is protobuf, fields of a number an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from logpolar.models.cards import NetworkOptions
+from logpolar.models.cards import DetectorOptions, NetworkOptions
 from logpolar.settings import DESCRIPTOR_SIZE
 from logpolar.storage.inputs import parse_json
 
@@ -26,12 +26,15 @@ _OPERATORS = frozenset(
             "Gather",
             "Cast",
             "Clip",
+            "DepthToSpace",
         ),
         *("Add", "Sub", "Mul", "Div", "Pow", "Sqrt", "ReduceMean", "ReduceSum", "ReduceL2", "LpNormalization", "Clip"),
         *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "QuantizeLinear", "DequantizeLinear"),
     }
 )
 """No control flow, and nothing that makes large tensors out of small ones."""
+
+_MATCHER_OPERATORS = frozenset({"MatMul", "Gemm", "Softmax", "LayerNormalization", "Erf", "Cos", "Sin", "Split"})
 
 _MAX_NODES = 1000
 
@@ -43,27 +46,42 @@ _ATTRIBUTE_TENSOR, _ATTRIBUTE_GRAPH, _ATTRIBUTE_INTS, _ATTRIBUTE_TENSORS, _ATTRI
 _TENSOR_SHAPE, _TENSOR_NAME, _TENSOR_FILES, _TENSOR_PLACE = 1, 8, 13, 14
 
 
-def check_graph(graph: bytes, network: NetworkOptions, weights: Mapping[str, Sequence[int]]) -> None:
+def check_graph(graph: bytes, network: NetworkOptions | DetectorOptions, weights: Mapping[str, Sequence[int]]) -> None:
     """Raise ``ValueError`` unless a graph is that of a network, with these weights, by shape, supplied from outside."""
+    given, wanted = ("patches", "descriptors") if isinstance(network, NetworkOptions) else ("image", "scores")
+    body, nodes, described = _checked_body(graph, [given], [wanted], _OPERATORS)
+    if type(network).from_dict(parse_json(described)) != network:
+        raise ValueError("it is of another network")
+    if _layers(nodes, _shapes(body, weights)) != _expected_layers(network):
+        raise ValueError("its convolutions are not those of the network")
+
+
+def check_piece(graph: bytes, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+    """Raise ``ValueError`` unless a graph of a matcher has these inputs and outputs and only harmless operators."""
+    body, _, _ = _checked_body(graph, inputs, outputs, _OPERATORS | _MATCHER_OPERATORS)
+    _shapes(body, {})
+
+
+def _checked_body(
+    graph: bytes, inputs: Sequence[str], outputs: Sequence[str], operators: Collection[str]
+) -> tuple[_Message, list[_Message], str]:
+    """The graph itself, its nodes, and what the metadata say of the network."""
     model = _Message(graph)
     if model.all(_MODEL_TRAINING) or model.all(_MODEL_FUNCTIONS):
         raise ValueError("it has functions of its own")
-    described = {each.text(1): each.text(2) for each in model.messages(_MODEL_METADATA)}.get("network", "null")
-    if NetworkOptions.from_dict(parse_json(described)) != network:
-        raise ValueError("it is of another network")
     if any(each.text(1) for each in model.messages(_MODEL_OPSETS)):
         raise ValueError("it has operators of other libraries")
     (body,) = model.messages(_MODEL_GRAPH)
     names = [[each.text(1) for each in body.messages(kind)] for kind in (_GRAPH_INPUTS, _GRAPH_OUTPUTS)]
-    if names != [["patches"], ["descriptors"]] or body.all(_GRAPH_SPARSE):
-        raise ValueError("it does not turn patches into descriptors")
-    nodes, shapes = body.messages(_GRAPH_NODES), _shapes(body, weights)
+    if names != [list(inputs), list(outputs)] or body.all(_GRAPH_SPARSE):
+        raise ValueError(f"it does not turn {', '.join(inputs)} into {', '.join(outputs)}")
+    nodes = body.messages(_GRAPH_NODES)
     if len(nodes) > _MAX_NODES:
         raise ValueError(f"it has {len(nodes)} operators")
     for node in nodes:
-        _check_node(node)
-    if _layers(nodes, shapes) != _expected_layers(network):
-        raise ValueError("its convolutions are not those of the network")
+        _check_node(node, operators)
+    described = {each.text(1): each.text(2) for each in model.messages(_MODEL_METADATA)}.get("network", "null")
+    return body, nodes, described
 
 
 def _shapes(body: _Message, weights: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
@@ -79,9 +97,9 @@ def _shapes(body: _Message, weights: Mapping[str, Sequence[int]]) -> dict[str, t
     return shapes
 
 
-def _check_node(node: _Message) -> None:
+def _check_node(node: _Message, operators: Collection[str]) -> None:
     operator = node.text(_NODE_OPERATOR)
-    if operator not in _OPERATORS or node.text(_NODE_DOMAIN):
+    if operator not in operators or node.text(_NODE_DOMAIN):
         raise ValueError(f"it has the operator '{operator[:80]}'")
     for attribute in node.messages(_NODE_ATTRIBUTES):
         tensors = (*attribute.messages(_ATTRIBUTE_TENSOR), *attribute.messages(_ATTRIBUTE_TENSORS))
@@ -115,7 +133,9 @@ def _layers(nodes: Sequence[_Message], shapes: Mapping[str, tuple[int, ...]]) ->
     return layers
 
 
-def _expected_layers(network: NetworkOptions) -> list[Layer]:
+def _expected_layers(network: NetworkOptions | DetectorOptions) -> list[Layer]:
+    if isinstance(network, DetectorOptions):
+        return [(layer.shape, (layer.stride, layer.stride)) for layer in network.layers.values()]
     layers, inputs = [], 1
     for outputs, stride in zip(network.channels, network.strides, strict=True):
         layers.append(((outputs, inputs, 3, 3), (stride, stride)))

@@ -11,6 +11,7 @@ Convention:
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
@@ -174,7 +175,7 @@ def pattern_from_dict(values: Mapping[str, Any]) -> Pattern:
     """The inverse of ``pattern_to_dict``; raises ``ValueError`` for anything that is not a pattern."""
     rest = {"lambda_" if key == "lambda" else key: value for key, value in dict(values).items()}
     name = rest.pop("pattern", None)
-    if name not in _NAMES:
+    if not isinstance(name, str) or name not in _NAMES:
         raise ValueError(f"unknown sampling pattern {name!r} (known: {', '.join(_NAMES)})")
     check_entries(rest, _NAMES[name], "sampling")
     return _NAMES[name](**rest)
@@ -243,7 +244,7 @@ def namespace(array: Array) -> Any:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+    return isinstance(value, int | float) and abs(value) <= sys.float_info.max
 
 
 def _middles(count: int, like: Array) -> Array:

@@ -50,7 +50,7 @@ class TorchPyramids:
     def sample(self, image: Tensor, xy: Tensor, size: Tensor, angle: Tensor, pattern: Pattern) -> Tensor:
         """Patches (N, rows, columns); keypoint n is taken from image number ``image[n]``."""
         points = pattern.locate(xy, size, angle)
-        patches = self._look_up(image, points, pattern.antialias)
+        patches = self.look_up(image, points, pattern.antialias)
         return fill_outside(patches, self._inside(image, points)) if pattern.outside == "mean" else patches
 
     def validity(self, image: Tensor, xy: Tensor, size: Tensor, angle: Tensor, pattern: Pattern) -> Tensor:
@@ -62,7 +62,12 @@ class TorchPyramids:
         mask: Tensor = inside(points, width, height)
         return mask
 
-    def _look_up(self, image: Tensor, points: SamplePoints, antialias: bool) -> Tensor:
+    def sizes(self, image: Tensor) -> Tensor:
+        """(N, 2): width and height of images."""
+        return self._table[image, 0, 1:]
+
+    def look_up(self, image: Tensor, points: SamplePoints, antialias: bool = True) -> Tensor:
+        """Values (N, rows, columns) at any points; n-th ones are taken from image number ``image[n]``."""
         width, height = (self._table[image, 0, column].to(points.x.dtype)[:, None, None] for column in (1, 2))
         x, y = reflect(points.x, width).to(self._values), reflect(points.y, height).to(self._values)
         if not antialias:

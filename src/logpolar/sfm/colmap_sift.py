@@ -19,8 +19,8 @@ import numpy as np
 
 from logpolar.errors import LogpolarError, StorageError
 from logpolar.keypoints import Keypoints
+from logpolar.sfm.cameras import CameraMode
 from logpolar.sfm.database_files import remove_database
-from logpolar.sfm.export import CameraMode
 from logpolar.sfm.mapper import DATABASE, MapperOptions, SfmReport, claim_folder, map_database, read_report
 from logpolar.sfm.pycolmap_compat import (
     camera_mode,

@@ -11,8 +11,9 @@ Convention:
 
 from __future__ import annotations
 
+import copy
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,8 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from logpolar.images import read_gray
 from logpolar.keypoints import Keypoints
 from logpolar.matching.pairs import Pair
+from logpolar.sfm.cameras import Calibration, CameraOptions, reader_options
 from logpolar.sfm.database_files import connect
 from logpolar.sfm.pycolmap_compat import (
     camera_mode,
@@ -35,6 +38,7 @@ from logpolar.sfm.pycolmap_compat import (
     quiet,
     verification_options,
 )
+from logpolar.sfm.refinement import RefinementReport, refine_keypoints
 from logpolar.types import FloatArray
 
 _MAX_IMAGES = 2147483647
@@ -87,10 +91,22 @@ class Database:
             found[image.name] = DatabaseImage(image.image_id, image.camera_id, (camera.width, camera.height))
         return found
 
-    def add_photos(self, folder: Path, names: Sequence[str], mode: str) -> None:
-        """Add photos and their cameras, which COLMAP guesses from EXIF."""
+    def add_photos(
+        self, folder: Path, names: Sequence[str], options: CameraOptions, calibration: Calibration | None = None
+    ) -> None:
+        """Add photos and their cameras: of the calibration, or as COLMAP guesses them from EXIF."""
+        mode, reader = camera_mode(options.camera_mode), reader_options(self._pycolmap, options, calibration)
         with quiet():
-            self._pycolmap.import_images(str(self.path), str(folder), camera_mode(mode), list(names))
+            self._pycolmap.import_images(str(self.path), str(folder), mode, list(names), reader)
+        self.images = self._read_images()
+
+    def set_cameras(self, cameras: Mapping[str, Any]) -> None:
+        """Replace the cameras of images by pycolmap's, by name; images that share a camera must get the same one."""
+        for name, camera in cameras.items():
+            if name in self.images:
+                known = copy.deepcopy(camera)
+                known.camera_id, known.has_prior_focal_length = self.images[name].camera, True
+                self._file.update_camera(known)
         self.images = self._read_images()
 
     def has_keypoints(self, name: str) -> bool:
@@ -157,6 +173,22 @@ class Database:
                     numbers = self.images[first].number, self.images[second].number
                     self._file.write_two_view_geometry(*numbers, geometry)
                     bar.update()
+
+    def refine(self, photos: Path, progress: bool = False) -> RefinementReport:
+        """Move verified keypoints to sub-pixel precision, see ``refine_keypoints``."""
+        names = {image.number: name for name, image in self.images.items()}
+        matches = {}
+        for number, geometry in zip(*self._file.read_two_view_geometries(), strict=True):
+            first, second = divmod(number, _MAX_IMAGES)
+            if len(geometry.inlier_matches):
+                matches[names[first], names[second]] = np.asarray(geometry.inlier_matches)
+        stored = {name: self.stored_keypoints(name) for name in self.images}
+        keypoints = {name: Keypoints.from_colmap(rows) for name, rows in stored.items()}
+        found, report = refine_keypoints(keypoints, matches, lambda name: read_gray(photos / name), progress)
+        for name, rows in stored.items():
+            rows[:, :2] = found[name] + np.float32(0.5)
+            self._file.update_keypoints(self.images[name].number, rows)
+        return report
 
     def _task(self, pair: Pair, cameras: dict[int, Any], positions: Any) -> tuple[Any, ...]:
         first, second = (self.images[name] for name in pair)

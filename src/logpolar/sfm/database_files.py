@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import sqlite3
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -56,8 +57,11 @@ def digest_rows(path: Path, queries: Iterable[str], settings: object) -> str:
     digest = hashlib.sha256(repr(settings).encode())
     with connect(path) as database:
         for query in queries:
-            for row in database.execute(query):
-                digest.update(repr(row).encode())
+            for value in itertools.chain.from_iterable(database.execute(query)):
+                # A blob may have hundreds of megabytes, and four times as many characters as text.
+                data = value if isinstance(value, bytes) else repr(value).encode()
+                digest.update(f"{type(value).__name__} {len(data)} ".encode())
+                digest.update(data)
     return digest.hexdigest()
 
 

@@ -6,11 +6,12 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 from logpolar.errors import StorageError, some_of
 from logpolar.matching.pairs import Pair, each_once
 from logpolar.settings import check_settings, setting
+from logpolar.sfm.cameras import CameraOptions, misfits, read_calibration
 from logpolar.storage.atomic_io import check_space, within
 
 if TYPE_CHECKING:  # the command line builds its options from this module; the rest is slow to import
@@ -18,13 +19,7 @@ if TYPE_CHECKING:  # the command line builds its options from this module; the r
     from logpolar.matching.files import MatchFile
     from logpolar.sfm.database import Database
     from logpolar.sfm.database_files import DatabaseReport
-
-CameraMode = Literal["auto", "single", "per-folder", "per-image"]
-CAMERA_MODES: tuple[CameraMode, ...] = get_args(CameraMode)
-
-
-def camera_mode_setting() -> Any:
-    return setting("auto", "COLMAP's camera mode: which photos share a camera; auto reads EXIF.", choices=CAMERA_MODES)
+    from logpolar.sfm.known_poses import KnownPoses
 
 
 def verify_setting() -> Any:
@@ -35,8 +30,9 @@ def verify_setting() -> Any:
 class ExportOptions:
     """How features become a database."""
 
-    camera_mode: CameraMode = camera_mode_setting()  # noqa: RUF009 - it makes a field
+    cameras: CameraOptions = CameraOptions()  # noqa: RUF009 - frozen
     verify: bool = verify_setting()
+    refine: bool = setting(False, "Refine verified keypoints to sub-pixel precision along their tracks.")
     seed: int = setting(0, "Random seed of the verification.", 0)
 
     def __post_init__(self) -> None:
@@ -53,11 +49,14 @@ def export_database(
     overwrite: bool = False,
     progress: bool = False,
     pairs: Sequence[Pair] | None = None,
+    names: Sequence[str] | None = None,
+    poses: KnownPoses | None = None,
 ) -> DatabaseReport:
     """Write a COLMAP database from a feature file and an optional match file, ours or hloc's; verify the matches.
 
     COLMAP guesses cameras from the images in the folder ``photos``; or cameras, images and rigs are copied from another
-    database, ``cameras``. ``output`` is written atomically. ``pairs`` selects pairs of the match file.
+    database, ``cameras``. ``output`` is written atomically. ``pairs`` and ``names`` select those of the files.
+    ``poses`` may bring calibrations of their own.
     """
     from logpolar.features.hloc import HlocFeatureFile, open_features
     from logpolar.matching.files import open_matches
@@ -67,7 +66,7 @@ def export_database(
     options, output = options or ExportOptions(), Path(output)
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(open_features(features))
-        names = file.names()
+        names = file.names() if names is None else names
         links = stack.enter_context(open_matches(matches, names)) if matches else None
         half = stack.enter_context(written_atomically(output, overwrite))
         check_room(half, file.path, links.path if links else None)
@@ -78,7 +77,12 @@ def export_database(
             database.clear(keypoints=True)
         elif photos:
             check_photos(Path(photos), names, str(file.path))
-            database.add_photos(Path(photos), names, options.camera_mode)
+            calibration = read_calibration(options.cameras)
+            for reason in misfits(calibration, {name: file.image_size(name) for name in names}).values():
+                raise StorageError(reason)
+            database.add_photos(Path(photos), names, options.cameras, calibration)
+            if poses:
+                database.set_cameras(poses.cameras)
         else:
             raise ValueError("a database needs photos, or the cameras of another database")
         _check_entered(database, names, str(cameras or photos))
@@ -87,6 +91,8 @@ def export_database(
         if links:
             wanted = links.pairs() if pairs is None else pairs
             write_matches(database, file, links, wanted, options.seed if options.verify else None, progress)
+            if options.refine and photos:
+                database.refine(Path(photos), progress)
     return read_content(output)
 
 

@@ -19,7 +19,7 @@ from logpolar.sfm.pycolmap_compat import colmap_errors, import_pycolmap, open_da
 Pose = tuple[Matrix, Matrix]
 """Rotation (3, 3) and translation (3,), X_camera = rotation @ X_world + translation; world and unit are arbitrary."""
 
-_MAPPING = MapperOptions(min_model_size=3, threads=1, fixed_intrinsics=True)
+_MAPPING = MapperOptions(min_model_size=3, threads=1, fixed_intrinsics=True, bare=True)
 """COLMAP's own limit of ten images would leave nothing of a small set; one thread makes the result reproducible."""
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from logpolar.errors import LogpolarError, StorageError
 from logpolar.sfm.binary_models import check_complete
@@ -17,10 +17,21 @@ from logpolar.sfm.pycolmap_compat import colmap_errors, import_pycolmap, quiet, 
 from logpolar.storage.documents import write_json
 from logpolar.storage.inputs import parse_json, read_bytes
 
+if TYPE_CHECKING:
+    from logpolar.sfm.known_poses import KnownPoses
+
 DATABASE, MODELS, REPORT = "database.db", "sparse", "report.json"
 """What a folder of models holds. The report also marks the folder as ours."""
 PAGE, POINTS, SUMMARY = "report.html", "points.ply", "summary.png"
 """What is written beside it to look at."""
+
+
+MapperName = Literal["incremental", "global"]
+MAPPERS: tuple[MapperName, ...] = get_args(MapperName)
+
+
+FEWEST = 0.25
+"""Fraction of the photos below which a model counts as failed."""
 
 
 class NoModelError(LogpolarError):
@@ -35,6 +46,9 @@ class MapperOptions:
     min_model_size: int | None = None
     threads: int = 0  # 0: all cores
     fixed_intrinsics: bool = False
+    mapper: MapperName = "incremental"
+    ba_iterations: float = 1.0  # of bundle adjustment, relative to COLMAP's default
+    bare: bool = False  # no colours, and no second way to register what failed the first
 
 
 @dataclass(frozen=True)
@@ -62,6 +76,11 @@ class SfmReport:
     seconds: dict[str, float] = field(default_factory=dict)  # of each stage, in the run that made the model
 
     @property
+    def failed(self) -> bool:
+        """Whether most photos are missing: 2 of 26 are no reconstruction, whatever COLMAP says."""
+        return len(self.registered) < FEWEST * self.photos
+
+    @property
     def unregistered(self) -> int:
         return self.photos - len(self.left_out) - len(self.registered)
 
@@ -77,17 +96,11 @@ def run_mapper(
     from logpolar.distributed import interruptibly
 
     pycolmap = import_pycolmap("structure from motion")
-    settings = pycolmap.IncrementalPipelineOptions()
-    settings.num_threads = options.threads or -1
-    set_known(settings, random_seed=options.seed)  # new in 3.13
-    if options.min_model_size is not None:
-        settings.min_model_size = options.min_model_size
-    if options.fixed_intrinsics:
-        settings.extract_colors = False
-        settings.ba_refine_focal_length = settings.ba_refine_principal_point = settings.ba_refine_extra_params = False
-        settings.mapper.abs_pose_refine_focal_length = settings.mapper.abs_pose_refine_extra_params = False
-        # New in COLMAP 4; on a set of 10 images it took 80 s and registered no further image.
-        set_known(settings, structure_less_registration_fallback=False)
+    paths = str(database), str(photos), str(output)
+    if options.mapper == "global":
+        settings = _global_options(pycolmap, options)
+        return _some(interruptibly(lambda: pycolmap.global_mapping(*paths, settings)))
+    settings = incremental_options(options)
     abandoned = threading.Event()
 
     def next_image() -> None:
@@ -97,17 +110,62 @@ def run_mapper(
             on_image()
 
     try:
-        models = interruptibly(
-            lambda: pycolmap.incremental_mapping(
-                str(database), str(photos), str(output), settings, next_image_callback=next_image
-            )
-        )
+        models = interruptibly(lambda: pycolmap.incremental_mapping(*paths, settings, next_image_callback=next_image))
     except KeyboardInterrupt:
         abandoned.set()
         raise
+    return _some(models)
+
+
+def _some(models: Mapping[int, Any]) -> dict[int, Any]:
     if not models:
         raise NoModelError("reconstruction failed: no two photos overlap enough with enough baseline")
     return dict(models)
+
+
+def incremental_options(options: MapperOptions) -> Any:
+    """pycolmap's options of the incremental mapper, which triangulation shares."""
+    pycolmap = import_pycolmap("structure from motion")
+    settings = pycolmap.IncrementalPipelineOptions()
+    settings.num_threads = options.threads or -1
+    set_known(settings, random_seed=options.seed)  # new in 3.13
+    if options.min_model_size is not None:
+        settings.min_model_size = options.min_model_size
+    for name in ("ba_local_max_num_iterations", "ba_global_max_num_iterations"):
+        setattr(settings, name, max(round(getattr(settings, name) * options.ba_iterations), 1))
+    if options.fixed_intrinsics:
+        settings.ba_refine_focal_length = settings.ba_refine_principal_point = settings.ba_refine_extra_params = False
+        settings.mapper.abs_pose_refine_focal_length = settings.mapper.abs_pose_refine_extra_params = False
+    if options.bare:
+        settings.extract_colors = False
+        # New in COLMAP 4; on a set of 10 images it took 80 s and registered no further image.
+        set_known(settings, structure_less_registration_fallback=False)
+    return settings
+
+
+def _global_options(pycolmap: Any, options: MapperOptions) -> Any:
+    if not hasattr(pycolmap, "global_mapping"):
+        raise LogpolarError(f"pycolmap {pycolmap.__version__} has no global mapper; install pycolmap 4 or newer")
+    settings = pycolmap.GlobalPipelineOptions()
+    settings.num_threads, settings.random_seed = options.threads or -1, options.seed
+    if options.min_model_size is not None:
+        settings.min_model_size = options.min_model_size
+    adjustment = settings.mapper.bundle_adjustment
+    if options.fixed_intrinsics:
+        adjustment.refine_focal_length = adjustment.refine_principal_point = adjustment.refine_extra_params = False
+    return settings
+
+
+def _large_enough(models: dict[int, Any], options: MapperOptions, output: Path) -> dict[int, Any]:
+    """COLMAP keeps a small model if it is the first; here the limit holds for every one."""
+    least = options.min_model_size or 2
+    kept = {number: model for number, model in models.items() if model.num_reg_images() >= least}
+    if not kept:
+        most = max(model.num_reg_images() for model in models.values())
+        raise NoModelError(f"reconstruction failed: the largest model has {most} photos, fewer than {least}")
+    for number in models.keys() - kept.keys():
+        shutil.rmtree(output / str(number), ignore_errors=True)
+    return kept
 
 
 def largest_model(models: Mapping[int, Any]) -> tuple[int, Any]:
@@ -124,11 +182,13 @@ def map_database(
     left_out: Mapping[str, str] | None = None,
     progress: bool = False,
     seconds: Mapping[str, float] | None = None,
+    poses: KnownPoses | None = None,
 ) -> SfmReport:
     """Map a verified database into ``output/sparse`` and ``output/report.json``.
 
     Models of an earlier run are replaced only once the new ones are complete. ``left_out`` are photos that could not be
-    read, and so are not in the database. ``seconds``: what the stages before took.
+    read, and so are not in the database. ``seconds``: what the stages before took. With known ``poses`` points are
+    triangulated, and nothing is mapped.
     """
     from tqdm import tqdm
 
@@ -142,7 +202,12 @@ def map_database(
     bar = tqdm(total=images, desc="mapping", unit="image", leave=False, disable=None if progress else True)
     try:
         with bar, quiet(), colmap_errors(f"{database}: COLMAP could not map it"):
-            models = run_mapper(database, photos, half, options, bar.update)
+            if poses:
+                from logpolar.sfm.known_poses import triangulate
+
+                models = triangulate(database, photos, half, poses, incremental_options(options))
+            else:
+                models = _large_enough(run_mapper(database, photos, half, options, bar.update), options, half)
             for model in half.iterdir():
                 check_complete(model)  # COLMAP does not notice a full disk
         shutil.rmtree(place, ignore_errors=True)

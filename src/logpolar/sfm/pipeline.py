@@ -14,21 +14,24 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from logpolar.errors import LogpolarError
 from logpolar.matching.pairs import Pair, PairingOptions, choose_pairs, read_pairs
 from logpolar.settings import setting
+from logpolar.sfm.cameras import CameraOptions, misfits, read_calibration
 from logpolar.sfm.database_files import digest_rows
-from logpolar.sfm.export import CameraMode, ExportOptions, camera_mode_setting, export_database
+from logpolar.sfm.export import ExportOptions, export_database
 from logpolar.sfm.mapper import (
     DATABASE,
+    MAPPERS,
     PAGE,
     POINTS,
     REPORT,
     SUMMARY,
+    MapperName,
     MapperOptions,
     SfmReport,
     claim_folder,
@@ -41,6 +44,7 @@ from logpolar.storage.atomic_io import Lock, check_place, write_whole
 if TYPE_CHECKING:  # the command line builds its options from this module; the rest is slow to import
     from logpolar.features.batch import OpenExtractor
     from logpolar.matching.options import MatchingOptions
+    from logpolar.sfm.known_poses import KnownPoses
 
 FEATURES, MATCHES, PAIRS, REPEATS = "features.h5", "matches.h5", "pairs.txt", "repeats"
 
@@ -49,9 +53,24 @@ FEATURES, MATCHES, PAIRS, REPEATS = "features.h5", "matches.h5", "pairs.txt", "r
 class SfmOptions(PairingOptions):
     """How a folder of photos becomes a model."""
 
-    camera_mode: CameraMode = camera_mode_setting()  # noqa: RUF009 - it makes a field
+    cameras: CameraOptions = CameraOptions()  # noqa: RUF009 - frozen
+    fixed_intrinsics: bool = setting(False, "Keep the intrinsics as they are: known, or guessed from EXIF.")
+    refine: bool = setting(True, "Refine matched keypoints to sub-pixel precision.")
+    mapper: MapperName = setting(  # noqa: RUF009 - it makes a field
+        "incremental", "COLMAP's mapper: photo after photo, or all at once (faster; pycolmap 4).", choices=MAPPERS
+    )
     min_model_size: int = setting(3, "Discard models with fewer images.", 2)
     seed: int = setting(0, "Random seed of COLMAP.", 0)
+    ba_iterations: float = 1.0  # see ``quality.Quality``
+
+
+@dataclass(frozen=True)
+class SfmInputs:
+    """What a reconstruction may be given beside photos."""
+
+    pairs: Path | None = None  # text file of pairs that replaces the pairing
+    masks: Path | None = None  # folder of masks, see ``images.masks``
+    poses: Path | None = None  # known poses, see ``known_poses``: points are triangulated, nothing is mapped
 
 
 def reconstruct(
@@ -60,67 +79,149 @@ def reconstruct(
     open_extractor: OpenExtractor,
     options: SfmOptions | None = None,
     matching: MatchingOptions | None = None,
-    pairs: str | Path | None = None,
+    inputs: SfmInputs | None = None,
     jobs: int = 1,
     overwrite: bool = False,
     progress: bool = False,
     say: Callable[[str], None] = lambda line: None,
     device: str = "cpu",
+    warn: Callable[[str], None] = lambda line: None,
 ) -> SfmReport:
-    """Features, pairs, matches, database and model of the photos in a folder, with COLMAP's incremental mapper.
+    """Features, pairs, matches, database and model of the photos in a folder, with COLMAP's mapper.
 
-    A second call resumes an interrupted run and adds new photos. Files made with other settings are refused;
-    ``overwrite`` starts over. A folder with a COLMAP project that was not made here is refused either way. ``pairs`` is
-    a text file of pairs that replaces the pairing of ``options``. ``device``: where pairs are matched.
+    A second call resumes an interrupted run, adds new photos and drops those that are gone. Files made with other
+    settings are refused; ``overwrite`` starts over. A folder with a COLMAP project that was not made here is refused
+    either way. ``device``: where pairs are matched. ``say`` gets a line on every stage, ``warn`` one on every
+    photo that is left out or lacks its mask.
     """
-    from logpolar.features.batch import extract_images
     from logpolar.images import find_images
-    from logpolar.matching.files import MatchFile, match_pairs
+    from logpolar.sfm.known_poses import read_known_poses
 
     import_pycolmap("structure from motion")
-    photos, output, options = Path(photos), Path(output), options or SfmOptions()
-    if not photos.is_dir():
-        raise LogpolarError(f"{photos}: no such folder of photos")
-    if output.resolve().is_relative_to(photos.resolve()):
-        raise LogpolarError(f"{output}: the output cannot lie inside the photos' folder")
+    photos, output, options, inputs = Path(photos), Path(output), options or SfmOptions(), inputs or SfmInputs()
+    _check_folders(photos, output)
     images = find_images([photos])
     if len(images) < 2:
         raise LogpolarError(f"{photos}: a reconstruction needs at least two photos")
+    read_calibration(options.cameras)
+    poses = read_known_poses(inputs.poses) if inputs.poses else None
     if not output.is_dir():
         check_place(output)
         output.mkdir()
     with Lock(output / REPORT):
         # Pairs beside features are those of an unfinished run of version 0.1, which wrote no report before the end.
-        given = pairs and Path(pairs).resolve() == (output / PAIRS).resolve()
-        clock = _Stopwatch()
+        given = inputs.pairs and inputs.pairs.resolve() == (output / PAIRS).resolve()
         claim_folder(output, PAGE, POINTS, SUMMARY, *([] if given or (output / FEATURES).exists() else [PAIRS]))
-        say(f"features of {len(images)} photos")
-        left_out = extract_images(images, output / FEATURES, open_extractor, jobs, overwrite, progress).failed
-        clock.lap("features")
-        if len(images) - len(left_out) < 2:
-            reason = next(iter(left_out.values()))
-            raise LogpolarError(f"{photos}: a reconstruction needs at least two readable photos; {reason}")
-        chosen = _choose(output, sorted(set(images) - set(left_out)), options, pairs)
-        clock.lap("pairs")
-        say(f"matches of {len(chosen)} pairs")
-        match_pairs(output / FEATURES, output / MATCHES, chosen, matching, jobs, overwrite, progress, device)
-        clock.lap("matches")
-        with MatchFile(output / MATCHES) as file:
-            content = [sorted(chosen), file.settings, asdict(options)]
-        made_of = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        run = _Run(photos, output, options, inputs, jobs, overwrite, progress, say, warn)
+        names, left_out = run.extract(images, open_extractor)
+        chosen, made_of = run.match(names, matching, device, poses)
         before = read_report(output)
         if not overwrite and before and before.made_of == made_of:
             say("database and model are up to date")
             return before
-        say("database and verification")
+        return run.map(names, chosen, made_of, left_out, poses)
+
+
+def _check_folders(photos: Path, output: Path) -> None:
+    if not photos.is_dir():
+        raise LogpolarError(f"{photos}: no such folder of photos")
+    if output.resolve().is_relative_to(photos.resolve()):
+        raise LogpolarError(f"{output}: the output cannot lie inside the photos' folder")
+
+
+class _Run:
+    """The stages of one call of ``reconstruct``."""
+
+    def __init__(
+        self,
+        photos: Path,
+        output: Path,
+        options: SfmOptions,
+        inputs: SfmInputs,
+        jobs: int,
+        overwrite: bool,
+        progress: bool,
+        say: Callable[[str], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._photos, self._output, self._options, self._inputs = photos, output, options, inputs
+        self._jobs, self._overwrite, self._progress, self._say, self._warn = jobs, overwrite, progress, say, warn
+        self._clock = _Stopwatch()
+
+    def extract(self, images: dict[str, Path], open_extractor: OpenExtractor) -> tuple[list[str], dict[str, str]]:
+        """Names of photos with features, and reasons of those left out."""
+        from logpolar.features.batch import extract_images
+        from logpolar.features.files import FeatureFile
+        from logpolar.images.masks import find_masks
+
+        masks = find_masks(self._inputs.masks, images) if self._inputs.masks else None
+        for name in sorted(images.keys() - masks.keys()) if masks else ():
+            self._warn(f"{name}: no mask in {self._inputs.masks}")
+        self._say(f"features of {len(images)} photos")
+        features = self._output / FEATURES
+        report = extract_images(
+            images, features, open_extractor, self._jobs, self._overwrite, self._progress, masks=masks
+        )
+        if masks is not None:
+            self._say(f"masks: {report.masked} keypoints of {len(masks)} photos dropped")
+        self._clock.lap("features")
+        left_out, names = dict(report.failed), sorted(set(images) - set(report.failed))
+        if names:
+            with FeatureFile(features) as file:
+                sizes = {name: file.image_size(name) for name in names}
+            left_out |= misfits(read_calibration(self._options.cameras), sizes)
+        names = [name for name in names if name not in left_out]
+        for reason in left_out.values():
+            self._warn(f"left out: {reason}")
+        if len(names) < 2:
+            reason = next(iter(left_out.values()))
+            raise LogpolarError(f"{self._photos}: a reconstruction needs at least two readable photos; {reason}")
+        return names, left_out
+
+    def match(
+        self, names: list[str], matching: MatchingOptions | None, device: str, poses: KnownPoses | None
+    ) -> tuple[list[Pair], str]:
+        """Matched pairs, and the digest of all that determines the model."""
+        from logpolar.matching.files import MatchFile, match_pairs
+
+        chosen = _choose(self._output, names, self._options, self._inputs.pairs)
+        self._clock.lap("pairs")
+        self._say(f"matches of {len(chosen)} pairs")
+        files = self._output / FEATURES, self._output / MATCHES
+        match_pairs(*files, chosen, matching, self._jobs, self._overwrite, self._progress, device)
+        self._clock.lap("matches")
+        with MatchFile(self._output / MATCHES) as file:
+            content = [names, sorted(chosen), file.settings, asdict(self._options), poses.poses if poses else None]
+        return chosen, hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    def map(
+        self,
+        names: list[str],
+        chosen: list[Pair],
+        made_of: str,
+        left_out: dict[str, str],
+        poses: KnownPoses | None,
+    ) -> SfmReport:
+        """Database, verification, refinement and model."""
+        options, output = self._options, self._output
+        self._say("database and verification")
         claim_folder(output, reset=True)
-        export = ExportOptions(options.camera_mode, seed=options.seed)
+        cameras = replace(options.cameras, camera_mode="per-image") if poses and poses.cameras else options.cameras
+        export = ExportOptions(cameras, seed=options.seed, refine=options.refine)
         files = output / FEATURES, output / MATCHES, output / DATABASE
-        written = export_database(*files, photos, options=export, overwrite=True, progress=progress, pairs=chosen)
-        clock.lap("verification")
-        say(f"mapping: {written.verified} of {written.pairs} pairs verified")
-        mapping = MapperOptions(options.seed, options.min_model_size)
-        return map_database(output / DATABASE, photos, output, mapping, made_of, left_out, progress, clock.seconds)
+        given: dict[str, Any] = {"pairs": chosen, "names": names, "poses": poses, "progress": self._progress}
+        written = export_database(*files, self._photos, options=export, overwrite=True, **given)
+        self._clock.lap("verification")
+        self._say(f"mapping: {written.verified} of {written.pairs} pairs verified")
+        mapping = MapperOptions(
+            options.seed,
+            options.min_model_size,
+            fixed_intrinsics=options.fixed_intrinsics,
+            mapper=options.mapper,
+            ba_iterations=options.ba_iterations,
+        )
+        where = output / DATABASE, self._photos, output, mapping, made_of
+        return map_database(*where, left_out, self._progress, self._clock.seconds, poses)
 
 
 class _Stopwatch:
@@ -135,7 +236,7 @@ class _Stopwatch:
         self._last = now
 
 
-def _choose(output: Path, names: list[str], options: SfmOptions, pairs: str | Path | None) -> list[Pair]:
+def _choose(output: Path, names: list[str], options: SfmOptions, pairs: Path | None) -> list[Pair]:
     from logpolar.features.files import FeatureFile
 
     if pairs:

@@ -37,11 +37,28 @@ def import_pycolmap_4(what: str) -> Any:
     return pycolmap
 
 
+_loud = False
+
+
+@contextlib.contextmanager
+def verbose(on: bool = True) -> Iterator[None]:
+    """Within this, COLMAP's log is printed, even where ``quiet`` silences it."""
+    global _loud
+    before, _loud = _loud, on
+    try:
+        yield
+    finally:
+        _loud = before
+
+
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Silence COLMAP's log: it reports every image it registers or fails to, and what our own errors say."""
     import pycolmap
 
+    if _loud:
+        yield
+        return
     level, pycolmap.logging.minloglevel = pycolmap.logging.minloglevel, pycolmap.logging.Level.FATAL.value
     try:
         yield

@@ -53,17 +53,17 @@ def read_workspace(folder: str | Path, need_depth: bool = True) -> Scene:
     folder = Path(folder)
     if not folder.is_dir():
         raise StorageError(f"{folder}: no such folder")
-    model = read_model(_find_model(folder))
+    model = read_model(find_model(folder))
     places = {number: point.xyz for number, point in sorted(model.points3D.items())}
     points = np.array(list(places.values()), np.float64).reshape(-1, 3)
     finite = np.asarray(np.isfinite(points).all(axis=1))
     rows = {number: row for row, number in enumerate(itertools.compress(places, finite))}
     if not model.images:
-        raise StorageError(f"{_find_model(folder)}: the sparse model has no images")
+        raise StorageError(f"{find_model(folder)}: the sparse model has no images")
     try:
         images = sorted(model.images.values(), key=lambda image: str(image.name))
     except UnicodeDecodeError as error:
-        raise StorageError(f"{_find_model(folder)}: the name of an image is not UTF-8") from error
+        raise StorageError(f"{find_model(folder)}: the name of an image is not UTF-8") from error
     views, left_out = [], {}
     for image in images:
         try:
@@ -76,8 +76,9 @@ def read_workspace(folder: str | Path, need_depth: bool = True) -> Scene:
     return Scene(folder, views, points[finite], left_out)
 
 
-def _find_model(folder: Path) -> Path:
-    places = (folder / "sparse", folder / "sparse" / "0")
+def find_model(folder: Path) -> Path:
+    """Where the sparse model is: in ``sparse``, ``sparse/0`` or the folder itself."""
+    places = (folder / "sparse", folder / "sparse" / "0", folder)
     for place in places:
         if has_model(place):
             return place

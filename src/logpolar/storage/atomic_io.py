@@ -10,6 +10,9 @@ from pathlib import Path
 
 from logpolar.errors import LogpolarError, StorageError, in_words
 
+_LONGEST = 255
+"""Bytes of a file name that file systems allow."""
+
 _SLACK = 2**19
 """Bytes that a database takes without content, with its log."""
 
@@ -66,7 +69,8 @@ def within(folder: Path, name: str) -> Path:
     Such names are data of strangers. Every file that is read, written or removed by one gets its path here.
     """
     path = Path(name)
-    if path.anchor or ".." in path.parts or not path.name or "\0" in name:
+    long = any(len(os.fsencode(part)) > _LONGEST for part in path.parts)
+    if path.anchor or ".." in path.parts or not path.name or "\0" in name or long:
         raise StorageError(f"{name[:200]!r} is not the name of a file inside {folder}")
     return folder / path
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 import pickle
 from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -70,6 +72,19 @@ def _empty_array(kind: str, shape: tuple[int, ...], code: bytes) -> Any:
     return _RECONSTRUCT(np.ndarray, shape, code)
 
 
+def _check_keys(keys: Iterable[Any]) -> None:
+    """Hashing a tuple of tuples of the same tuples takes for ever."""
+    if not all(isinstance(key, _KEYS) for key in keys):
+        raise _RefusedError("keys other than text and numbers")
+
+
+def _plain_set(kind: Callable[[list[Any]], Any], items: Iterable[Any]) -> Any:
+    items = list(items)
+    _check_keys(items)
+    return kind(items)
+
+
+_KEYS = (str, bytes, int, float, complex, type(None), np.generic)
 _ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy", "ndarray"): _NDARRAY,
     ("numpy", "dtype"): np.dtype,
@@ -78,7 +93,11 @@ _ALLOWED: dict[tuple[str, str], Any] = {
     **{(f"numpy.{core}.multiarray", "scalar"): _SCALAR for core in ("core", "_core")},
     ("_codecs", "encode"): _latin1,
     ("collections", "OrderedDict"): OrderedDict,
-    **{(module, kind.__name__): kind for module in ("builtins", "__builtin__") for kind in (set, frozenset)},
+    **{
+        (module, kind.__name__): partial(_plain_set, kind)
+        for module in ("builtins", "__builtin__")
+        for kind in (set, frozenset)
+    },
 }
 
 
@@ -102,6 +121,18 @@ class _PlainUnpickler(_Unpickler):  # type: ignore[misc]
             raise _RefusedError("it asks for memory")
         super().load_build()
 
+    def load_keyed(self, code: int, keys: slice) -> None:
+        _check_keys(self.stack[keys])
+        _Unpickler.dispatch[code](self)
+
     dispatch[pickle.BUILD[0]] = load_build
+    for _code, _keys in (
+        (pickle.SETITEM[0], slice(-2, -1)),
+        (pickle.SETITEMS[0], slice(0, None, 2)),
+        (pickle.DICT[0], slice(0, None, 2)),
+        (pickle.ADDITEMS[0], slice(0, None)),
+        (pickle.FROZENSET[0], slice(0, None)),
+    ):
+        dispatch[_code] = partial(load_keyed, code=_code, keys=_keys)
     for unused in (pickle.BYTEARRAY8, pickle.NEXT_BUFFER, pickle.PERSID, pickle.BINPERSID):
         del dispatch[unused[0]]

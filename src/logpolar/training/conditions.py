@@ -6,10 +6,14 @@ patches of an image (the edge of a shadow) are thus consistent, and cost nothing
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from logpolar.distributed import cores
 from logpolar.images import decode_gray, encode_gray, to_bytes
 from logpolar.types import FloatArray
 
@@ -43,6 +47,17 @@ def change_conditions(view: NDArray[np.uint8], random: np.random.Generator) -> N
         values = values + random.uniform(0, 0.06) * random.standard_normal(shape, np.float32)
     changed = to_bytes(np.clip(values, 0, 1))
     return decode_gray(encode_gray(changed, int(random.integers(25, 90)))) if random.random() < 0.5 else changed
+
+
+def alter_images(images: Sequence[NDArray[np.uint8]], copies: int, seed: int) -> list[NDArray[np.uint8]]:
+    """Altered copies: the first of every image, then the second, and so on."""
+    tasks = [(copy, number) for copy in range(copies) for number in range(len(images))]
+
+    def alter(task: tuple[int, int]) -> NDArray[np.uint8]:
+        return change_conditions(images[task[1]], np.random.default_rng((seed, *task)))
+
+    with ThreadPoolExecutor(cores()) as threads:  # OpenCV and numpy release the lock
+        return list(threads.map(alter, tasks))
 
 
 def smooth_field(shape: tuple[int, ...], random: np.random.Generator) -> FloatArray:

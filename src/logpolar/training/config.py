@@ -18,10 +18,10 @@ import glob
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from logpolar.errors import LogpolarError, first_line
 from logpolar.models import shipped_models
@@ -36,6 +36,8 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+Config = TypeVar("Config")
 
 _SECTIONS = ("batch", "augmentation", "loss", "distillation", "optimisation", "run")
 _TITLES = ("name", "description", "sources", "licence", "init", "own_network", "own_loss")
@@ -64,7 +66,11 @@ def read_config(path: str | Path, changes: Sequence[str] = ()) -> TrainingConfig
 
     Data files are relative to the config's folder. Raises ``LogpolarError`` naming the file and the key.
     """
-    path = Path(path)
+    return parse_config(Path(path), changes, _make_config)
+
+
+def parse_config(path: Path, changes: Sequence[str], make: Callable[[dict[str, Any], Path], Config]) -> Config:
+    """What ``make`` makes of the file's tables and its folder; its ``ValueError`` becomes a ``LogpolarError``."""
     text = read_text(path, LogpolarError, "TOML file")
     try:
         table = tomllib.loads(text)
@@ -72,8 +78,8 @@ def read_config(path: str | Path, changes: Sequence[str] = ()) -> TrainingConfig
         raise LogpolarError(f"{path}: not a TOML file: {first_line(error)}") from error
     try:
         for change in changes:
-            _change(table, change)
-        return _make_config(table, path.parent)
+            _apply_change(table, change)
+        return make(table, path.parent)
     except (ValueError, OverflowError) as error:  # the latter: integers beyond the range of floats or of the library
         raise LogpolarError(f"{path}: {error}") from error
 
@@ -95,14 +101,14 @@ def config_to_toml(config: TrainingConfig) -> str:
     network = {name: getattr(config.network, name) for name in _NETWORK}
     options = {section: getattr(config, section) for section in _SECTIONS}
     tables: list[tuple[str, Mapping[str, Any], Mapping[str, str]]] = [
-        *(("[[data]]", asdict(source), _help(DataSource)) for source in config.data),
+        *(("[[data]]", asdict(source), help_texts(DataSource)) for source in config.data),
         ("[sampling]", pattern_to_dict(config.sampling), _SAMPLING),
         ("[network]", network, _NETWORK),
-        *((f"[{section}]", asdict(values), _help(type(values))) for section, values in options.items()),
+        *((f"[{section}]", asdict(values), help_texts(type(values))) for section, values in options.items()),
     ]
-    lines = _lines(titles, _help(TrainingConfig))
+    lines = toml_lines(titles, help_texts(TrainingConfig))
     for header, values, words in tables:
-        lines += ["", header, *_lines(values, words)]
+        lines += ["", header, *toml_lines(values, words)]
     return "\n".join(lines) + "\n"
 
 
@@ -118,11 +124,11 @@ def config_to_dict(config: TrainingConfig) -> dict[str, Any]:
     return {**values, "sampling": pattern_to_dict(config.sampling)}
 
 
-def _lines(values: Mapping[str, Any], words: Mapping[str, str]) -> list[str]:
+def toml_lines(values: Mapping[str, Any], words: Mapping[str, str]) -> list[str]:
     return [f"{name} = {_toml(value)}  # {words[name]}" for name, value in values.items()]
 
 
-def _help(kind: type) -> dict[str, str]:
+def help_texts(kind: type) -> dict[str, str]:
     found = {}
     for each in fields(kind):
         choices = each.metadata.get("choices")
@@ -138,7 +144,7 @@ def _toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # legal in JSON, not in TOML
 
 
-def _change(table: dict[str, Any], change: str) -> None:
+def _apply_change(table: dict[str, Any], change: str) -> None:
     """Apply ``section.key=value`` or ``key=value``; a value that is not TOML is a string."""
     name, equals, text = change.partition("=")
     *sections, key = name.strip().split(".")
@@ -160,12 +166,12 @@ def _make_config(table: Mapping[str, Any], folder: Path) -> TrainingConfig:
     if not isinstance(recipe, str) or recipe not in RECIPES:
         raise ValueError(f"no recipe '{recipe}' (known: {', '.join(RECIPES)})")
     base = RECIPES[recipe]
-    _refuse_unknown(rest, [*_TITLES, "data", "sampling", "network", *_SECTIONS], "the config")
-    titles = {name: _typed(rest[name], "", name) for name in _TITLES if name in rest}
+    refuse_unknown(rest, [*_TITLES, "data", "sampling", "network", *_SECTIONS], "the config")
+    titles = {name: typed(rest[name], "", name) for name in _TITLES if name in rest}
     name = titles.get("name", base.name)
-    if name in ("", "..") or Path(name).name != name:
+    if name in ("", "..") or Path(name).name != name or not name.isprintable():
         raise ValueError(f"name must be usable as a file name, not {name!r}")
-    sections = {each: _section(getattr(base, each), rest.get(each, {}), f"[{each}]") for each in _SECTIONS}
+    sections = {each: read_section(getattr(base, each), rest.get(each, {}), f"[{each}]") for each in _SECTIONS}
     distillation = sections["distillation"]
     sections["distillation"] = replace(distillation, teacher=_find_model(distillation.teacher, folder))
     titles |= {"init": _find_model(titles.get("init", base.init), folder)}
@@ -175,8 +181,8 @@ def _make_config(table: Mapping[str, Any], folder: Path) -> TrainingConfig:
     loss = sections["loss"]
     if not (loss.triplet or loss.second_order or distillation.wanted or titles.get("own_loss")):
         raise ValueError("[loss] all weights are 0 and there is no teacher: nothing would be learned")
-    sampling = _read_sampling(base.sampling, _table(rest.get("sampling", {}), "[sampling]"))
-    network = _read_network(base.network, sampling, _table(rest.get("network", {}), "[network]"))
+    sampling = _read_sampling(base.sampling, _as_table(rest.get("sampling", {}), "[sampling]"))
+    network = _read_network(base.network, sampling, _as_table(rest.get("network", {}), "[network]"))
     data = _read_data(rest.get("data", []), folder)
     return replace(base, **titles, **sections, sampling=sampling, network=network, data=data)
 
@@ -186,7 +192,7 @@ def _read_data(tables: Any, folder: Path) -> tuple[DataSource, ...]:
         raise ValueError("[[data]] needs two brackets, and can only be set in the file: there may be several")
     if not isinstance(tables, list) or not tables:
         raise ValueError("there is no [[data]]: name the correspondence files to train on")
-    sources = [_section(DataSource(), table, "[[data]]") for table in tables]
+    sources = [read_section(DataSource(), table, "[[data]]") for table in tables]
     if not all(source.files for source in sources):
         raise ValueError("[[data]] names no files")
     if not sum(source.share for source in sources) > 0:
@@ -208,7 +214,7 @@ def _read_sampling(base: Pattern, table: Mapping[str, Any]) -> Pattern:
         if kind not in ("log-polar", "cartesian"):
             raise ValueError(f"[sampling] pattern must be log-polar or cartesian, not {kind!r}")
         values = pattern_to_dict(LogPolar() if kind == "log-polar" else Cartesian()) | shared
-    _refuse_unknown(table, values, "[sampling]")
+    refuse_unknown(table, values, "[sampling]")
     _refuse_booleans(table, values, "[sampling]")
     try:
         return pattern_from_dict({**values, **table})
@@ -217,7 +223,7 @@ def _read_sampling(base: Pattern, table: Mapping[str, Any]) -> Pattern:
 
 
 def _read_network(base: NetworkOptions, pattern: Pattern, table: Mapping[str, Any]) -> NetworkOptions:
-    _refuse_unknown(table, _NETWORK, "[network]")
+    refuse_unknown(table, _NETWORK, "[network]")
     values: dict[str, Any] = {key: getattr(base, key) for key in _NETWORK}
     values["circular"] &= isinstance(pattern, LogPolar)
     _refuse_booleans(table, values, "[network]")
@@ -230,11 +236,11 @@ def _read_network(base: NetworkOptions, pattern: Pattern, table: Mapping[str, An
         raise ValueError(f"[{'sampling' if isinstance(error, PatchSizeError) else 'network'}] {error}") from error
 
 
-def _section(base: Any, table: Any, where: str) -> Any:
+def read_section(base: Any, table: Any, where: str) -> Any:
     """Options with the table's values."""
-    table = _table(table, where)
-    _refuse_unknown(table, [each.name for each in fields(base)], where)
-    values = {name: _typed(value, getattr(base, name), f"{where} {name}") for name, value in table.items()}
+    table = _as_table(table, where)
+    refuse_unknown(table, [each.name for each in fields(base)], where)
+    values = {name: typed(value, getattr(base, name), f"{where} {name}") for name, value in table.items()}
     options = replace(base, **values)
     try:
         check_settings(options)
@@ -243,13 +249,13 @@ def _section(base: Any, table: Any, where: str) -> Any:
     return options
 
 
-def _table(value: Any, where: str) -> dict[str, Any]:
+def _as_table(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"{where} must be a section with keys")
     return value
 
 
-def _refuse_unknown(table: Iterable[str], known: Iterable[str], where: str) -> None:
+def refuse_unknown(table: Iterable[str], known: Iterable[str], where: str) -> None:
     for key in table:
         if key not in known:
             close = difflib.get_close_matches(key, known, 1)
@@ -264,7 +270,7 @@ def _refuse_booleans(table: Mapping[str, Any], values: Mapping[str, Any], where:
             raise ValueError(f"{where} {key} must not be true or false")
 
 
-def _typed(value: Any, default: Any, name: str) -> Any:
+def typed(value: Any, default: Any, name: str) -> Any:
     """The value, if it has the default's type; integers will do for floats."""
     kind = type(default)
     if kind is float and type(value) is int and abs(value) < 2**63:

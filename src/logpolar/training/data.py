@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,10 +13,9 @@ from torch import Tensor
 from tqdm import tqdm
 
 from logpolar.datasets.files import CorrespondenceFile
-from logpolar.distributed import cores
 from logpolar.errors import LogpolarError
 from logpolar.sampling.torch_lookup import TorchPyramids
-from logpolar.training.conditions import change_conditions
+from logpolar.training.conditions import alter_images
 
 _MIN_ZOOM = 1e-3  # for warps that rounding in the file made singular
 
@@ -112,17 +110,6 @@ def load_training_data(
     images += alter_images(images, copies, seed)
     pyramids = TorchPyramids([torch.from_numpy(image) / 255 for image in images], device, dtype)
     return TrainingData(pyramids, first, second, residual, log_zoom, tuple(tables), copies)
-
-
-def alter_images(images: Sequence[NDArray[np.uint8]], copies: int, seed: int) -> list[NDArray[np.uint8]]:
-    """Altered copies: the first of every image, then the second, and so on."""
-    tasks = [(copy, number) for copy in range(copies) for number in range(len(images))]
-
-    def alter(task: tuple[int, int]) -> NDArray[np.uint8]:
-        return change_conditions(images[task[1]], np.random.default_rng((seed, *task)))
-
-    with ThreadPoolExecutor(cores()) as threads:  # OpenCV and numpy release the lock
-        return list(threads.map(alter, tasks))
 
 
 def _join(parts: Sequence[PairTable]) -> PairTable:

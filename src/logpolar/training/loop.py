@@ -53,7 +53,7 @@ class Trainer:
         self._fused = config.run.compile and device.type == "cuda"
         self._run = torch.compile(run) if self._fused else run
         self._teacher = self._prepare(teacher) if teacher else None
-        self._recording: _Recording | None = None
+        self._recording: Recording | None = None
         self._eager_steps = 0
         wanted = config.run.precision
         self._half = device.type == "cuda" if wanted == "auto" else wanted == "bfloat16"
@@ -101,11 +101,11 @@ class Trainer:
 
     def _replay(self) -> torch.Tensor:
         """``_compute`` as a CUDA graph: one launch instead of hundreds, which Python cannot issue fast enough."""
-        if self._recording is None and self._eager_steps < _EAGER_STEPS:
+        if self._recording is None and self._eager_steps < EAGER_STEPS:
             self._eager_steps += 1
-            return _on_side_stream(self._compute)
+            return on_side_stream(self._compute)
         if self._recording is None:
-            self._recording = _Recording(self._compute, self._generator)
+            self._recording = Recording(self._compute, self._generator)
         return self._recording.replay()
 
     @property
@@ -138,10 +138,10 @@ class Trainer:
         self.step = int(state["step"])
 
 
-_EAGER_STEPS = 3  # before a step is recorded: the optimiser's state must exist by then
+EAGER_STEPS = 3  # before a step is recorded: the optimiser's state must exist by then
 
 
-class _Recording:
+class Recording:
     """A CUDA graph of a step."""
 
     def __init__(self, compute: Callable[[], torch.Tensor], generator: torch.Generator) -> None:
@@ -156,7 +156,7 @@ class _Recording:
         return self._loss.clone()
 
 
-def _on_side_stream(compute: Callable[[], torch.Tensor]) -> torch.Tensor:
+def on_side_stream(compute: Callable[[], torch.Tensor]) -> torch.Tensor:
     """CUDA graphs require warm-up steps on a side stream."""
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())

@@ -19,6 +19,9 @@ class DataSource:
     share: float = setting(1.0, "Weight of this source: its image pairs in a batch are in proportion.", 0)
 
 
+_MOST_IN_BATCH = 2**16
+
+
 @dataclass(frozen=True)
 class BatchOptions:
     """The batch of a step."""
@@ -29,6 +32,10 @@ class BatchOptions:
         7.0, "Pixels: keypoints closer than this to the true one, in either image, are not negatives.", 0
     )
     near_sizes: float = setting(0.5, "The same in keypoint sizes; the larger of the two applies.", 0)
+
+    def __post_init__(self) -> None:
+        if self.pairs * self.per_pair > _MOST_IN_BATCH:
+            raise ValueError(f"[batch] pairs x per_pair must be {_MOST_IN_BATCH} at most: all distances are computed")
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,7 @@ class AugmentationOptions:
     fixed_size: float = setting(6.0, "Pixels: mean of these sizes.", 1)
     fixed_mismatch: float = setting(4.0, "Largest scale mismatch between these sizes, as a factor.", 1)
     altered: float = setting(0.0, "Fraction of image pairs whose second image is an altered copy.", 0, 1)
-    copies: int = setting(2, "Altered copies of each image: night, shadows, haze, motion blur, noise, JPEG.", 1)
+    copies: int = setting(2, "Altered copies of each image: night, shadows, haze, motion blur, noise, JPEG.", 1, 100)
 
     @property
     def used_copies(self) -> int:

@@ -106,7 +106,8 @@ class _Run:
         state = self._open_folder(overwrite)
         written = self.model.exists() and self.onnx.exists()
         if state is not None and state["step"] >= config.optimisation.steps and written:
-            scores = {name: Score.from_dict(values) for name, values in state["scores"].items()}
+            with self._damaged_state():
+                scores = {name: Score.from_dict(values) for name, values in state["scores"].items()}
             return RunReport(self.model, scores, 0, True)
         data = data or load_training_data(
             self.sources,
@@ -125,9 +126,10 @@ class _Run:
         self.amount = [data.pairs, data.correspondences]
         start = 0
         if state is not None:
-            self._check_data(state["data"])
-            trainer.load(state["trainer"])
-            start, self.seconds = trainer.step, float(state["seconds"])
+            with self._damaged_state():
+                self._check_data(state["data"])
+                trainer.load(state["trainer"])
+                start, self.seconds = trainer.step, float(state["seconds"])
         scores = self._loop(trainer)
         if self.world.is_first:
             self._finish(trainer, data, scores)
@@ -149,6 +151,13 @@ class _Run:
         if before != self.amount:
             old, new = (f"{correspondences} in {pairs} image pairs" for pairs, correspondences in (before, self.amount))
             self._refuse(f"other data ({old} before, {new} now)")
+
+    @contextlib.contextmanager
+    def _damaged_state(self) -> Iterator[None]:
+        try:
+            yield
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise LogpolarError(f"{self.checkpoint}: this checkpoint is damaged; delete it or --overwrite") from error
 
     def _refuse(self, what: str) -> None:
         raise LogpolarError(f"{self.checkpoint}: from {what}; choose another folder, or --overwrite")

@@ -16,6 +16,7 @@ from logpolar.features.sift import root_sift, sift
 from logpolar.images import to_bytes, to_gray
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import SiftDetector
+from logpolar.models.detectors import NetworkDetector
 from logpolar.sampling import Cartesian, sample_patches
 
 torch = pytest.importorskip("torch")
@@ -353,3 +354,15 @@ def test_importing_imports_nothing_heavy():
     heavy = "{'torch', 'kornia', 'onnxruntime'}"
     code = f"import sys, logpolar.evaluation.descriptors.registry; print({heavy} & set(sys.modules))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"
+
+
+def test_a_pair_describes_its_own_keypoints(gray):
+    method = open_method("logpolar-sf", keypoints=20, threads=1)
+    keypoints = method.source(to_bytes(gray[:160, :160]))
+    assert len(keypoints) == 20
+    assert np.array_equal(keypoints.xy, NetworkDetector("logpolar", 20, threads=1)(gray[:160, :160]).xy)
+    descriptors = method.describer.describe(gray[:160, :160], keypoints)
+    expected = open_method("logpolar-96", threads=1).describer.describe(gray[:160, :160], keypoints)
+    assert np.array_equal(descriptors, expected)
+    with pytest.raises(LogpolarError, match="'logpolar-sf': has its own keypoints"):
+        open_method("logpolar-sf")

@@ -195,7 +195,7 @@ class TestDetectors:
     @pytest.mark.parametrize(
         ("spec", "words"),
         [
-            ("orb", "known: sift, opencv:NAME, kornia:NAME"),
+            ("orb", "known: sift, logpolar, logpolar:FILE, opencv:NAME, kornia:NAME"),
             ("sift,lambda=3", "unknown option 'lambda'"),
             ("opencv:Nothing", "has no feature"),
             ("kornia:Nothing", "known: CornerGFTT"),

@@ -26,6 +26,7 @@ def put(submission, kind: str, key: str, array) -> None:
     [
         ("keypoints", "a", np.zeros((20, 3)), "a has shape (20, 3), not (N, 2)"),
         ("keypoints", "a", np.full((20, 2), np.nan), "not finite"),
+        ("keypoints", "a", np.float32(1), "a has shape (), not (N, 2)"),
         ("keypoints", "a", np.zeros((2049, 2)), "2049 keypoints, more than 2048"),
         ("descriptors", "a", None, "descriptors.h5: a is missing"),
         ("descriptors", "x", np.zeros((1, 128)), "x has no keypoints"),

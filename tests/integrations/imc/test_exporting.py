@@ -81,6 +81,19 @@ def test_an_existing_scene(submission, files):
     assert sorted(path.name for path in submission.iterdir()) == ["config.json", "phototourism"]
 
 
+@pytest.mark.parametrize(
+    "changes", [{"num_keypoints": "many"}, {"num_keypoints": None}, {"json_label": None}, {"keypoint": None}]
+)
+def test_a_damaged_config_is_one_line(submission, files, changes):
+    path = submission / "config.json"
+    (method,) = json.loads(path.read_text())
+    common = {**method["config_common"], **changes}
+    method["config_common"] = {key: value for key, value in common.items() if value is not None}
+    path.write_text(json.dumps([method]))
+    with pytest.raises(StorageError, match=r"config\.json: not written by this command"):
+        export_submission(*files, submission, "phototourism", "x")
+
+
 def test_scenes_made_in_another_way_are_refused(submission, files):
     with pytest.raises(StorageError, match="descriptor = logpolar-96, not mine"):
         export_submission(*files, submission, "phototourism", "x", SubmissionOptions(descriptor="mine"))

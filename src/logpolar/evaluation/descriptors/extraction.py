@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from logpolar.evaluation.descriptors.keypoint_sources import open_source
 from logpolar.evaluation.descriptors.registry import open_method
 from logpolar.features.extractor import Extractor
 from logpolar.keypoints.detection import SiftDetector
@@ -16,15 +17,27 @@ class MethodExtractor(Extractor):
     """SIFT keypoints, or a whole feature's own, described by a method; opened by its spec, also in processes."""
 
     def __init__(
-        self, spec: str, keypoints: int, detection: DetectionOptions, engine: Mapping[str, Any], threads: int = 0
+        self,
+        spec: str,
+        keypoints: int,
+        detection: DetectionOptions,
+        engine: Mapping[str, Any],
+        detector: str = "sift",
+        threads: int = 0,
     ) -> None:
         method = open_method(spec, keypoints, **{**engine, "threads": engine.get("threads") or threads})
         assert method.describer is not None
         self.name = method.name
         self.describer, self.max_size, self.min_size = method.describer, detection.max_size or None, detection.min_size
-        sift = SiftDetector(keypoints, spread=detection.spread)
-        self.detector = sift if method.source is None else method.source.detector
         self._settings = {"descriptor": method.identity, "keypoints": keypoints, **asdict(detection)}
+        if method.source is not None:
+            self.detector = method.source.detector
+        elif detector == "sift":
+            self.detector = SiftDetector(keypoints, spread=detection.spread)
+        else:
+            source = open_source(detector, keypoints, SiftDetector.contrast_threshold)
+            self.detector = source.detector
+            self._settings["detector"] = source.identity
 
     @property
     def settings(self) -> dict[str, Any]:

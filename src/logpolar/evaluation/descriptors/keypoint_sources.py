@@ -1,6 +1,7 @@
 """Keypoints of protocols that detect them, and keypoints without the detector's sizes.
 
-Detectors are named by specs: ``sift``, ``opencv:NAME``, ``kornia:NAME``, see ``opencv_features``, ``kornia_features``.
+Detectors are named by specs: ``sift``, ``logpolar`` and ``logpolar:FILE`` with the options orientation and size,
+``opencv:NAME``, ``kornia:NAME``, see ``models.detectors``, ``opencv_features``, ``kornia_features``.
 A whole feature is a source for itself alone.
 """
 
@@ -13,11 +14,14 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from logpolar.errors import LogpolarError
 from logpolar.evaluation.descriptors.opencv_features import open_opencv_detector
-from logpolar.evaluation.descriptors.specs import parse_spec
+from logpolar.evaluation.descriptors.specs import Spec, parse_spec
 from logpolar.images import to_gray
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import Detector, SiftDetector
+from logpolar.models.detectors import NetworkDetector
+from logpolar.settings import ORIENTATIONS
 
 FixedSize = str | float | None
 """None keeps the detector's sizes. Otherwise all keypoints of an image get one size: ``"median"``, the median of the
@@ -77,7 +81,19 @@ def open_source(
         from logpolar.evaluation.descriptors.kornia_features import open_kornia_detector
 
         return KeypointSource(*open_kornia_detector(spec, most, device), fixed_size)
-    raise spec.error(f"unknown name '{spec.head}' (known: sift, opencv:NAME, kornia:NAME)")
+    if spec.name == "logpolar":
+        return KeypointSource(*_open_network(spec, most), fixed_size)
+    raise spec.error(f"unknown name '{spec.head}' (known: sift, logpolar, logpolar:FILE, opencv:NAME, kornia:NAME)")
+
+
+def _open_network(spec: Spec, most: int) -> tuple[NetworkDetector, dict[str, Any]]:
+    chosen = spec.options({"orientation": ORIENTATIONS[0], "size": None})
+    try:
+        detector = NetworkDetector(spec.file or spec.head, most, **chosen)
+    except (LogpolarError, ValueError) as error:
+        raise spec.error(str(error)) from error
+    settings = detector.settings
+    return detector, {"kind": "logpolar", "class": settings.pop("model"), **settings}
 
 
 def sift_source(keypoints: int, contrast: float, fixed_size: FixedSize = None, spread: float = 0) -> KeypointSource:

@@ -3,6 +3,7 @@
 | spec | what it is | options |
 |---|---|---|
 | ``logpolar-96``, ``FILE.safetensors`` | a shipped model, or a model file | |
+| ``logpolar-sf`` | a shipped model with its own keypoints | |
 | ``sift``, ``rootsift`` | OpenCV's | lambda |
 | ``tfeat:FILE``, ``hardtfeat:FILE``, ``hardnet:FILE`` | kornia's networks with a file of weights | lambda, antialias |
 | ``sosnet:FILE``, ``hynet:FILE`` | the same | the same |
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,8 @@ from logpolar.features.sift import SIFT_LAMBDA, root_sift, sift
 from logpolar.keypoints import Keypoints
 from logpolar.models import load_model, shipped_models
 from logpolar.models.describers import Describer, open_describer
+from logpolar.models.detectors import NetworkDetector
+from logpolar.models.files import PAIRS
 from logpolar.sampling.patterns import pattern_to_dict
 from logpolar.types import FloatArray
 
@@ -108,6 +111,8 @@ def open_method(spec: str, keypoints: int | None = None, *, device: str = "cpu",
         return _open_network(parsed, device)
     if parsed.name in _FEATURE_KINDS:
         return _open_feature(parsed, device, keypoints)
+    if parsed.head in PAIRS:
+        return _open_pair(parsed, keypoints, device=device, **engine)
     return _open_model(parsed, device=device, **engine)
 
 
@@ -160,17 +165,31 @@ def _open_network(spec: Spec, device: str) -> Method:
 
 
 def _open_feature(spec: Spec, device: str, keypoints: int | None) -> Method:
-    if keypoints is None:
-        raise spec.error("has its own keypoints; it can be measured on images (hpatches, phototourism, sfm) only")
+    most = _checked_count(spec, keypoints)
     if spec.name == "opencv":
-        extract, options, identity = open_opencv_feature(spec, keypoints)
+        extract, options, identity = open_opencv_feature(spec, most)
     else:
         from logpolar.evaluation.descriptors.kornia_features import open_kornia_feature
 
-        extract, options, identity = open_kornia_feature(spec, keypoints, device)
+        extract, options, identity = open_kornia_feature(spec, most, device)
     feature = WholeFeature(extract)
     label = _label(f"{_FEATURE_KINDS[spec.name]} {spec.file}", options, dict.fromkeys(options))
     return Method(spec.text, label, identity, feature, KeypointSource(feature.detect, identity))
+
+
+def _checked_count(spec: Spec, keypoints: int | None) -> int:
+    if keypoints is None:
+        raise spec.error("has its own keypoints; it can be measured on images (hpatches, phototourism, sfm) only")
+    return keypoints
+
+
+def _open_pair(spec: Spec, keypoints: int | None, **engine: Any) -> Method:
+    most = _checked_count(spec, keypoints)
+    descriptor, name = PAIRS[spec.head]
+    method = _open_model(replace(spec, head=descriptor), **engine)
+    detector = NetworkDetector(name, most, threads=engine.get("threads", 0))
+    identity = {"kind": "pair", "descriptor": method.identity, "detector": detector.settings}
+    return Method(spec.text, spec.head, identity, method.describer, KeypointSource(detector, identity))
 
 
 def _open_model(spec: Spec, **engine: Any) -> Method:
@@ -178,7 +197,7 @@ def _open_model(spec: Spec, **engine: Any) -> Method:
     if not (shipped or spec.head.endswith(".safetensors") or Path(spec.head).is_file()):
         kinds = [kind for kind in NETWORK_OPTIONS if kind not in _LABELS]
         others = [*(f"{kind}:NAME" for kind in _FEATURE_KINDS), "python:FILE.py:NAME"]
-        known = [*_LABELS, *kinds, *others, *shipped_models()]
+        known = [*_LABELS, *kinds, *others, *shipped_models(), *PAIRS]
         raise spec.error(f"unknown name '{spec.head}' (known: {', '.join(known)}, or a model file)")
     spec.options({})
     try:

@@ -120,5 +120,6 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "normalise": _one_of(none="none", zscore="zscore", unit="unit"),
     "scale": _one_of(**{"1": 1, "255": 255}),
     "channels": _one_of(**{"none": "none", "1": "1", "3": "3", "last": "last"}),
+    "orientation": _one_of(upright="upright", gradient="gradient"),
     "set": _one_of(liberty="liberty", notredame="notredame", yosemite="yosemite"),
 }

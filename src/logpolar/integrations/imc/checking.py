@@ -99,7 +99,7 @@ class _Scene:
             yield str(error)
             return
         self.report.images += len(keypoints)
-        counts = {name: len(array) for name, array in keypoints.items()}
+        counts = {name: len(array) if array.ndim else 0 for name, array in keypoints.items()}
         yield from _summed("keypoints.h5", self._keypoint_problems(keypoints))
         yield from self._check_names(set(keypoints), images)
         yield from self._check_others(counts)

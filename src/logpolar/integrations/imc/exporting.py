@@ -141,22 +141,25 @@ def _merged(path: Path, method: dict[str, Any]) -> list[dict[str, Any]]:
     try:
         (before,) = parse_json(read_text(path))
         common = dict(before["config_common"])
-    except (ValueError, TypeError, KeyError) as error:
+        labels = {key: common[key] for key in ("json_label", "keypoint", "descriptor")}
+        others = {task: bool(config["use_custom_matches"]) for task, config in task_configs(before).items()}
+        wanted = method["config_common"]
+        count = max(wanted["num_keypoints"], common["num_keypoints"])
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise StorageError(f"{path}: not written by this command") from error
-    wanted = method["config_common"]
-    count = max(wanted["num_keypoints"], common["num_keypoints"])
-    for key in ("json_label", "keypoint", "descriptor"):
-        if common[key] != wanted[key]:
-            raise StorageError(f"{path}: has {key} = {common[key]}, not {wanted[key]}; choose another folder")
+    for key, label in labels.items():
+        if label != wanted[key]:
+            raise StorageError(f"{path}: has {key} = {label!s:.200}, not {wanted[key]}; choose another folder")
     for task, config in task_configs(method).items():
-        other = task_configs(before).get(task, config)
-        if other["use_custom_matches"] != config["use_custom_matches"]:
-            raise StorageError(f"{path}: other scenes of {task[0]} are {_with(other)}, this one is {_with(config)}")
+        matches = bool(config["use_custom_matches"])
+        if others.get(task, matches) != matches:
+            differs = f"are {_with(not matches)}, this one is {_with(matches)}"
+            raise StorageError(f"{path}: other scenes of {task[0]} {differs}")
     return [{**before, **method, "config_common": {**wanted, "num_keypoints": count}}]
 
 
-def _with(config: Mapping[str, Any]) -> str:
-    return "with matches" if config["use_custom_matches"] else "without matches"
+def _with(matches: bool) -> str:
+    return "with matches" if matches else "without matches"
 
 
 def _write_features(file: FeatureFile, keys: Mapping[str, str], folder: Path) -> None:

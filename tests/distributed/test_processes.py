@@ -1,17 +1,15 @@
 from __future__ import annotations
 
-import _thread
 import contextlib
 import itertools
 import os
 import signal
 import subprocess
 import sys
-import threading
 
 import pytest
 
-from logpolar.distributed import ahead, in_processes, interruptibly
+from logpolar.distributed import Workers, in_processes, on_workers
 from logpolar.errors import LogpolarError
 from process_tasks import die_at_five, look_around, process_of, refuse_five, slow_at_first, start
 
@@ -32,54 +30,6 @@ def is_running(process: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-class TestAhead:
-    @pytest.mark.parametrize("count", [0, 1, 7])
-    def test_items_are_the_same(self, count):
-        assert list(ahead(iter(range(count)))) == list(range(count))
-
-    def test_the_next_is_made_in_a_thread_while_one_is_in_use(self):
-        made, threads = [threading.Event() for _ in range(5)], set()
-
-        def items():
-            for number, event in enumerate(made):
-                threads.add(threading.get_ident())
-                event.set()
-                yield number
-
-        for number in ahead(items()):
-            assert made[min(number + 1, 4)].wait(PATIENCE)
-            assert not any(event.is_set() for event in made[number + 2 :])
-        assert len(threads - {threading.get_ident()}) == 1
-
-    def test_errors_reach_the_caller_after_the_items_before(self):
-        seen = []
-        with pytest.raises(ValueError, match="number 5 is odd"):
-            for result in ahead(map(refuse_five, range(40))):
-                seen.append(result)
-        assert seen == [-task for task in range(5)]
-
-
-class TestInterruptibly:
-    def test_returns_what_a_thread_computes(self):
-        assert interruptibly(threading.get_ident) != threading.get_ident()
-
-    def test_errors_reach_the_caller(self):
-        with pytest.raises(ValueError, match="number 5 is odd"):
-            interruptibly(lambda: refuse_five(5))
-
-    def test_ctrl_c_does_not_wait(self, ctrl_c_counts):
-        """The thread itself presses it, and goes on."""
-        proceed = threading.Event()
-
-        def work():
-            _thread.interrupt_main()  # no real signal: a handler that a library left behind may kill the process
-            assert proceed.wait(PATIENCE)
-
-        with pytest.raises(KeyboardInterrupt):
-            interruptibly(work)
-        proceed.set()
 
 
 class TestResults:
@@ -117,6 +67,13 @@ class TestErrors:
     def test_a_killed_worker_is_an_error_in_words(self):
         with pytest.raises(LogpolarError, match=r"worker process was killed.*fewer jobs"):
             list(in_processes(die_at_five, range(40), 2))
+
+
+class TestLosses:
+    def test_the_task_that_kills_is_found_and_the_rest_done(self):
+        """In a batch with others."""
+        found = on_workers(die_at_five, range(20), Workers(2, batch=4), if_lost=lambda task: f"lost {task}")
+        assert list(found) == [(task, "lost 5" if task == 5 else -task) for task in range(20)]
 
 
 class TestQueue:
@@ -157,15 +114,13 @@ class TestProcesses:
             }
         assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
-    def test_one_job_is_done_here_and_changes_nothing(self):
-        before = look_around(0)
-        assert [seen for _, seen in in_processes(look_around, [0], 1, start, ("one",))] == [before]
-        assert before["started"] == []
+    def test_one_job_is_done_here(self):
+        assert [seen for _, seen in in_processes(look_around, [0], 1, start, ("one",))] == [look_around(["one"], 0)]
 
     def test_end_with_a_caller_that_is_killed(self):
         """They hold the pipe too: it ends when the last of them does. Their work would take ten minutes."""
         program = (
-            "import time; from logpolar.distributed import ahead, in_processes\n"
+            "import time; from logpolar.distributed import in_processes\n"
             "for task, _ in in_processes(time.sleep, [0, *[600] * 99], 2): print('under way', flush=True)"
         )
         caller = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, start_new_session=True)

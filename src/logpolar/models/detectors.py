@@ -1,0 +1,148 @@
+"""The network detector: gray image in, keypoints of one size out.
+
+It is a ``keypoints.detection.Detector`` as ``SiftDetector`` is, but lives here: it runs a model file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+from logpolar.distributed import cores
+from logpolar.errors import ImageError, ModelError, in_one_line
+from logpolar.keypoints import Keypoints
+from logpolar.keypoints.keypoints import MAX_SIZE
+from logpolar.keypoints.orientation import gradient_angles
+from logpolar.keypoints.peaks import find_peaks
+from logpolar.models.files import DetectorModel, load_detector
+from logpolar.settings import DEFAULT_MAX_KEYPOINTS, ORIENTATIONS, Orientation
+from logpolar.types import FloatArray
+
+_CONTRAST_FLOOR = 0.02
+"""As in ``detector_network``, which needs torch."""
+
+_STEP = 8
+"""Sides of tiles are multiples of this: the network works at an eighth of the resolution."""
+
+MAX_TILE = 1536
+"""Longest side of a tile, in pixels, without its overlap: a tile takes about 400 MB."""
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkDetector:
+    """Keypoints at the peaks of a network's scores; all have one size, that of the model's card by default.
+
+    ``model``: a shipped detector's name, the path of a model file, or a loaded ``DetectorModel``.
+    ``orientation``: ``"upright"``, angle 0, or ``"gradient"``, that of the strongest gradients around, for images that
+    may be rotated by any angle.
+    """
+
+    model: str | Path | DetectorModel
+    max_keypoints: int | None = DEFAULT_MAX_KEYPOINTS  # the strongest; None keeps all
+    orientation: Orientation = "upright"
+    size: float | None = None  # pixels; None for the card's
+    threads: int = 0  # 0 for all cores
+    max_tile: int = MAX_TILE
+    _network: _Network = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.orientation not in ORIENTATIONS:
+            raise ValueError(f"orientation must be {' or '.join(ORIENTATIONS)}, not {self.orientation!r}")
+        if self.max_tile < _STEP or self.max_tile % _STEP:
+            raise ValueError(f"max_tile must be a multiple of {_STEP}, not {self.max_tile}")
+        loaded = self.model if isinstance(self.model, DetectorModel) else load_detector(self.model)
+        size = loaded.card.size if self.size is None else self.size
+        if not 0 < size <= MAX_SIZE:
+            raise ValueError(f"size must lie between 0 and {MAX_SIZE:g} pixels, not {size}")
+        object.__setattr__(self, "model", loaded)
+        object.__setattr__(self, "size", size)
+        object.__setattr__(self, "_network", _Network(loaded, self.threads))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What determines the keypoints; tiles and threads do not."""
+        card, digest = self._network.model.card, self._network.model.digest
+        found = {"name": "NetworkDetector", "model": card.name, "model_hash": digest, "size": self.size}
+        return {**found, "max_keypoints": self.max_keypoints, "orientation": self.orientation}
+
+    def limited(self, max_keypoints: int) -> NetworkDetector:
+        """With another limit."""
+        return replace(self, max_keypoints=max_keypoints)
+
+    def __call__(self, gray: FloatArray) -> Keypoints:
+        if not np.isfinite(gray).all():
+            raise ImageError("the image has values that are NaN or infinite; fill them in first")
+        xy, scores = find_peaks(self.scores(gray), self.max_keypoints, self._network.model.card.min_score)
+        size = np.full(len(xy), self.size, np.float32)
+        upright = self.orientation == "upright"
+        angle = np.zeros(len(xy), np.float32) if upright else gradient_angles(gray, xy, size)
+        return Keypoints(xy, size, angle, scores)
+
+    def scores(self, gray: FloatArray) -> FloatArray:
+        """The network's score of every pixel of an image, computed tile by tile.
+
+        Tiles overlap by as much as a score depends on, so that seams do not show.
+        """
+        height, width = gray.shape
+        options = self._network.model.card.network
+        padding = (0, -height % _STEP, 0, -width % _STEP)
+        # Pixels beyond the edge are the image's reflection, in one pass and in tiles.
+        padded = np.asarray(cv2.copyMakeBorder(gray, *padding, cv2.BORDER_REFLECT_101), np.float32)
+        scores = np.empty((height, width), np.float32)
+        for rows, seen_rows in _tiles(padded.shape[0], self.max_tile, options.reach):
+            for columns, seen_columns in _tiles(padded.shape[1], self.max_tile, options.reach):
+                tile = self._network(normalise_locally(padded[seen_rows, seen_columns], options.window))
+                top, left = rows.start - seen_rows.start, columns.start - seen_columns.start
+                target = scores[rows, columns]
+                target[...] = tile[top : top + target.shape[0], left : left + target.shape[1]]
+        return scores
+
+
+def _tiles(length: int, largest: int, overlap: int) -> Iterator[tuple[slice, slice]]:
+    """Equal intervals, multiples of 8, of a padded side, and what of it must be seen for each."""
+    count = -(-length // largest)
+    side = -(-length // (count * _STEP)) * _STEP
+    for start in range(0, length, side):
+        end = min(start + side, length)
+        yield slice(start, end), slice(max(start - overlap, 0), min(end + overlap, length))
+
+
+def normalise_locally(gray: FloatArray, window: int) -> FloatArray:
+    """Zero mean and unit contrast over squares of 2 window + 1 pixels; see ``detector_network.normalise_locally``."""
+    if window == 0:
+        return np.asarray(2 * gray - 1, np.float32)
+    centred = gray - np.float32(0.5)
+    square = (2 * window + 1, 2 * window + 1)
+    mean = cv2.boxFilter(centred, cv2.CV_32F, square, borderType=cv2.BORDER_REFLECT_101)
+    power = cv2.sqrBoxFilter(centred, cv2.CV_32F, square, borderType=cv2.BORDER_REFLECT_101)
+    deviation = np.sqrt(np.maximum(power - mean * mean, 0))
+    return np.asarray((centred - mean) / (deviation + np.float32(_CONTRAST_FLOOR)), np.float32)
+
+
+class _Network:
+    """A detector's network in onnxruntime."""
+
+    def __init__(self, model: DetectorModel, threads: int) -> None:
+        import onnxruntime  # imported here: it is slow to load
+
+        self.model = model
+        model.check_graph()
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads or cores()
+        options.log_severity_level = 3
+        values = [onnxruntime.OrtValue.ortvalue_from_numpy(weight) for weight in model.weights.values()]
+        try:
+            options.add_external_initializers(list(model.weights), values)
+            self._session = onnxruntime.InferenceSession(model.graph, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # onnxruntime's errors share no base class
+            raise ModelError(
+                f"detector '{model.name}': onnxruntime cannot load its graph ({in_one_line(error)})"
+            ) from error
+
+    def __call__(self, image: FloatArray) -> FloatArray:
+        return np.asarray(self._session.run(None, {"image": image[None, None]})[0][0, 0], np.float32)

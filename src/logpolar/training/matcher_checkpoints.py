@@ -1,0 +1,107 @@
+"""Checkpoints of a matcher in training: safetensors files below a size, so that they can be carried elsewhere.
+
+Weights are float32, the moments of AdamW bfloat16 (the second as its root): small, and nothing is rounded to 0.
+Training can be resumed from the weights alone; the moments then start anew.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from logpolar.errors import LogpolarError
+from logpolar.models.matcher_network import MatcherNetwork
+from logpolar.storage.atomic_io import write_whole
+
+PIECE_BYTES = 15 * 2**20
+_FORMAT = "logpolar-matcher-checkpoint-1"
+
+
+def save_pieces(
+    folder: Path, network: MatcherNetwork, optimiser: torch.optim.AdamW, step: int, about: dict[str, Any]
+) -> list[Path]:
+    """Write ``checkpoint-N.safetensors``: first all weights, then the moments. Files of one step belong together."""
+    weights = {f"weight/{name}": value.detach() for name, value in network.named_parameters()}
+    moments = {}
+    for name, parameter in network.named_parameters():
+        state = optimiser.state.get(parameter)
+        if state:
+            moments[f"first/{name}"] = state["exp_avg"].to(torch.bfloat16)
+            moments[f"second/{name}"] = state["exp_avg_sq"].sqrt().to(torch.bfloat16)
+    pieces = _divide(weights) + _divide(moments)
+    metadata = {"format": _FORMAT, "step": str(step), "pieces": str(len(pieces)), "about": json.dumps(about)}
+    paths = []
+    for number, piece in enumerate(pieces):
+        path = folder / f"checkpoint-{number}.safetensors"
+        write_whole(path, save({name: value.cpu().contiguous() for name, value in piece.items()}, metadata))
+        paths.append(path)
+    return paths
+
+
+def _divide(tensors: dict[str, Tensor]) -> list[dict[str, Tensor]]:
+    pieces: list[dict[str, Tensor]] = []
+    room = 0
+    for name, value in tensors.items():
+        size = value.numel() * value.element_size()
+        if size > room:
+            pieces.append({})
+            room = PIECE_BYTES
+        pieces[-1][name] = value
+        room -= size
+    return pieces
+
+
+def load_pieces(folder: Path, network: MatcherNetwork, optimiser: torch.optim.AdamW) -> tuple[int, dict[str, Any]]:
+    """Load a checkpoint; its step and what was said about it. Step 0 and nothing if there is none.
+
+    Pieces of another step than the first one, or missing ones, are ignored if they hold moments; weights are needed.
+    """
+    first = folder / "checkpoint-0.safetensors"
+    if not first.exists():
+        return 0, {}
+    tensors: dict[str, Tensor] = {}
+    head: dict[str, str] = {}
+    for path in sorted(folder.glob("checkpoint-*.safetensors")):
+        metadata, found = _read(path)
+        head = head or metadata
+        if metadata["step"] == head["step"]:
+            tensors |= found
+    parameters = dict(network.named_parameters())
+    shapes = {f"weight/{name}": value.shape for name, value in parameters.items()}
+    if any(name not in tensors or tensors[name].shape != shape for name, shape in shapes.items()):
+        raise LogpolarError(f"{folder}: the checkpoint is of another network, or pieces of its weights are missing")
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(tensors[f"weight/{name}"])
+    if all(f"{kind}/{name}" in tensors for name in parameters for kind in ("first", "second")):
+        _set_moments(optimiser, parameters, tensors, int(head["step"]))
+    return int(head["step"]), dict(json.loads(head["about"]))
+
+
+def _set_moments(
+    optimiser: torch.optim.AdamW, parameters: dict[str, torch.nn.Parameter], tensors: dict[str, Tensor], step: int
+) -> None:
+    for name, parameter in parameters.items():
+        optimiser.state[parameter] = {
+            "step": torch.tensor(float(step), device=parameter.device),
+            "exp_avg": tensors[f"first/{name}"].to(parameter),
+            "exp_avg_sq": tensors[f"second/{name}"].to(parameter).square(),
+        }
+
+
+def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise LogpolarError(f"{path}: not a checkpoint, or a damaged one; delete it or --overwrite") from error
+    if metadata.get("format") != _FORMAT:
+        raise LogpolarError(f"{path}: not a checkpoint of a matcher")
+    return metadata, found

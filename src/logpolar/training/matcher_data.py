@@ -1,0 +1,202 @@
+"""Views described once, on the device, and the pairs of them that batches are drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from logpolar.errors import LogpolarError
+from logpolar.models import Model
+from logpolar.models.matcher_cards import TABLE_COLUMNS
+from logpolar.models.runtimes.torch_device import TorchDescriber, network_on
+from logpolar.sampling.torch_lookup import TorchPyramids
+from logpolar.settings import DESCRIPTOR_SIZE
+from logpolar.training.matcher_options import MatcherBatch, MatcherConfig, ViewsOptions
+from logpolar.training.matcher_plan import KINDS, ViewPlan
+from logpolar.training.matcher_truth import Truth, find_truth, project, transfer
+from logpolar.training.matcher_views import VARIANTS, View
+
+_CHUNK = 32
+"""Views described at a time."""
+
+
+@dataclass(frozen=True, eq=False)
+class DescribedViews:
+    """V views with K places for keypoints each, on the device; those without a keypoint are not ``used``."""
+
+    xy: Tensor  # (V, K, 2)
+    depth: Tensor  # (V, K)
+    projection: Tensor  # (V, 3, 4) float64
+    used: Tensor  # (V, variants, K)
+    table: Tensor  # (V, variants, K, 6)
+    descriptors: Tensor  # (V, variants, K, 128) float16
+
+    def __len__(self) -> int:
+        return len(self.xy)
+
+
+def describe_views(
+    views: Iterator[View], count: int, options: ViewsOptions, model: Model, device: torch.device
+) -> DescribedViews:
+    """Describe views, as they come, in all variants."""
+    places, variants = options.keypoints, len(VARIANTS)
+    made = DescribedViews(
+        torch.zeros(count, places, 2, device=device),
+        torch.full((count, places), float("nan"), device=device),
+        torch.zeros(count, 3, 4, dtype=torch.float64, device=device),
+        torch.zeros(count, variants, places, dtype=torch.bool, device=device),
+        torch.zeros(count, variants, places, TABLE_COLUMNS, device=device),
+        torch.zeros(count, variants, places, DESCRIPTOR_SIZE, dtype=torch.float16, device=device),
+    )
+    half = device.type == "cuda"
+    describer = TorchDescriber(network_on(model, device, half), model.sampling, device, fuse=half)
+    chunk: list[View] = []
+    start = 0
+    for view in views:
+        chunk.append(view)
+        if len(chunk) == _CHUNK:
+            _store(made, start, chunk, options, describer, device)
+            start, chunk = start + len(chunk), []
+    if chunk:
+        _store(made, start, chunk, options, describer, device)
+    return made
+
+
+def _store(
+    made: DescribedViews,
+    start: int,
+    views: list[View],
+    options: ViewsOptions,
+    describer: TorchDescriber,
+    device: torch.device,
+) -> None:
+    pyramids = TorchPyramids([torch.from_numpy(view.pixels) / 255 for view in views], device, torch.float16)
+    rows, tables = [], []
+    for number, view in enumerate(views, start):
+        count = len(view.keypoints)
+        made.projection[number] = torch.from_numpy(view.projection).to(device)
+        made.xy[number, :count] = torch.from_numpy(view.keypoints.xy).to(device)
+        made.depth[number, :count] = torch.from_numpy(view.depth).to(device)
+        for variant, (keypoints, table, used) in enumerate(view.tables(options.fixed_size)):
+            made.table[number, variant, :count] = torch.from_numpy(table).to(device)
+            made.used[number, variant, :count] = torch.from_numpy(used).to(device)
+            tables.append(keypoints.table)
+            place = np.arange(count)
+            rows.append(np.stack([np.full(count, number - start), np.full(count, variant), place], axis=1))
+    where = torch.from_numpy(np.concatenate(rows)).to(device)
+    with torch.inference_mode():
+        found = describer.describe_on_device(pyramids, where[:, 0], torch.from_numpy(np.concatenate(tables)).to(device))
+    made.descriptors[start + where[:, 0], where[:, 1], where[:, 2]] = found.to(made.descriptors.dtype)
+
+
+class Batch(NamedTuple):
+    """Stacked views of B pairs (2 B, N), and the truth."""
+
+    descriptors: Tensor
+    table: Tensor
+    mask: Tensor
+    truth: Truth
+    xy: Tensor
+    rows: Tensor  # places of the keypoints in their views
+
+
+class PairSampler:
+    """Draws pairs of views. What step n draws depends on the seed and n alone."""
+
+    def __init__(self, plan: ViewPlan, views: DescribedViews, config: MatcherConfig) -> None:
+        self._views, self._batch, self._seed = views, config.batch, config.run.seed
+        self._fuse = config.run.compile and views.xy.is_cuda
+        self._counts = np.array(plan.views)
+        self._starts = plan.starts
+        data = config.data
+        shares = dict(zip(KINDS, (data.scene_share, data.photo_share, data.aligned_share), strict=True))
+        self._kinds = [
+            (shares[kind], [np.array(pairs) for pairs in groups.values() if pairs])
+            for kind, groups in plan.pairs.items()
+            if shares[kind] > 0 and any(groups.values())
+        ]
+        if not self._kinds:
+            raise LogpolarError("[data] the shares of all sources that have pairs are 0")
+
+    def choose(self, step: int) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+        """Views (B, 2) and variants (B,) of a step, and a seed for the device."""
+        random = np.random.default_rng((self._seed, step))
+        chances = np.array([share for share, _ in self._kinds])
+        kinds = random.choice(len(chances), self._batch.pairs, p=chances / chances.sum())
+        images = np.array([self._choose_pair(kind, random) for kind in kinds])
+        images = np.where(random.random((len(images), 1)) < 0.5, images, images[:, ::-1])
+        chosen = (random.random(images.shape) * self._counts[images]).astype(np.int64)
+        # Of one image, two different views.
+        again = (
+            chosen[:, 0] + 1 + (random.random(len(images)) * (self._counts[images[:, 0]] - 1)).astype(np.int64)
+        ) % (self._counts[images[:, 0]])
+        chosen[:, 1] = np.where(images[:, 0] == images[:, 1], again, chosen[:, 1])
+        lottery, upright, fixed = random.random(len(images)), self._batch.upright, self._batch.fixed
+        variants = np.where(lottery < fixed, 2, np.where(lottery < fixed + upright, 1, 0))
+        return self._starts[images] + chosen, variants.astype(np.int64), int(random.integers(2**62))
+
+    def _choose_pair(self, kind: int, random: np.random.Generator) -> NDArray[np.int64]:
+        groups = self._kinds[kind][1]
+        group = groups[random.integers(len(groups))]
+        return np.asarray(group[random.integers(len(group))], np.int64)
+
+    def draw(self, step: int) -> Batch:
+        """The batch of a step."""
+        views, variants, seed = self.choose(step)
+        device = self._views.xy.device
+        generator = torch.Generator(device).manual_seed(seed)
+        return gather(
+            self._views,
+            torch.from_numpy(views).to(device),
+            torch.from_numpy(variants).to(device),
+            self._batch,
+            generator,
+            self._fuse,
+        )
+
+
+@lru_cache(maxsize=1)
+def _fused_truth() -> Callable[..., Truth]:
+    return torch.compile(find_truth)
+
+
+def gather(
+    data: DescribedViews,
+    views: Tensor,
+    variants: Tensor,
+    options: MatcherBatch,
+    generator: torch.Generator | None = None,
+    fuse: bool = False,
+) -> Batch:
+    """Pairs of views (B, 2) as a batch. With a generator half of the pairs have random keypoints; else the strongest.
+
+    ``fuse`` compiles the search for the truth, which has many steps on large matrices.
+    """
+    stacked, kinds = views.T.reshape(-1), variants.repeat(2)
+    used = data.used[stacked, kinds]
+    places = used.shape[1]
+    order = torch.arange(places, device=used.device).expand(len(stacked), -1) / places
+    if generator is not None:
+        mixed = torch.rand(len(views), 1, generator=generator, device=used.device).repeat(2, 1) < 0.5
+        order = torch.where(mixed, torch.rand(used.shape, generator=generator, device=used.device), order)
+    count = min(options.keypoints, places)
+    rows = (order + 2.0 * ~used).argsort(dim=1)[:, :count]
+    mask = used.gather(1, rows)
+    owner = stacked[:, None]
+    xy, depth = data.xy[owner, rows], data.depth[owner, rows]
+    table, descriptors = (each[owner, kinds[:, None], rows] for each in (data.table, data.descriptors))
+    first, second = data.projection[stacked].chunk(2)
+    xys, depths, masks, vectors = xy.chunk(2), depth.chunk(2), mask.chunk(2), descriptors.chunk(2)
+    there = project(xys[0], depths[0], *transfer(first, second))
+    back = project(xys[1], depths[1], *transfer(second, first))
+    likeness = (vectors[0] @ vectors[1].transpose(1, 2)).float()
+    find = _fused_truth() if fuse else find_truth
+    truth = find((xys[0], xys[1]), there, back, (masks[0], masks[1]), likeness, options.positive, options.negative)
+    return Batch(descriptors, table, mask, truth, xy, rows)

@@ -1,0 +1,184 @@
+"""A run that trains a matcher: views, descriptors, steps, validation, checkpoints, model file."""
+
+from __future__ import annotations
+
+import json
+import math
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from logpolar.distributed import cores, in_processes
+from logpolar.errors import LogpolarError
+from logpolar.models import Model, load_model
+from logpolar.models.matcher_cards import MatcherCard
+from logpolar.models.runtimes.torch_device import find_device
+from logpolar.storage.documents import versions
+from logpolar.training.matcher_data import DescribedViews, PairSampler, describe_views
+from logpolar.training.matcher_loop import MatcherTrainer
+from logpolar.training.matcher_options import MatcherConfig, ViewsOptions
+from logpolar.training.matcher_plan import ViewPlan, make_plan, run_task
+from logpolar.training.matcher_validation import validate, validation_pairs
+from logpolar.training.matcher_views import View
+from logpolar.training.records import Table
+
+_VALIDATION_PAIRS = 24
+"""Of each held-out scene."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class MatcherReport:
+    """The outcome of a run; no model if it was stopped by its time limit."""
+
+    model: Path | None
+    step: int
+    figures: dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """Views of a plan, described."""
+
+    plan: ViewPlan
+    views: DescribedViews
+
+
+def train_matcher(config: MatcherConfig, folder: Path, overwrite: bool = False, say: Say = print) -> MatcherReport:
+    """Train a matcher in a folder, resuming from its checkpoint if there is one."""
+    began = time.perf_counter()
+    folder.mkdir(parents=True, exist_ok=True)
+    if overwrite:
+        for path in folder.glob("checkpoint-*.safetensors"):
+            path.unlink()
+    device = find_device(_device_name(config.run.device))
+    model = load_model(config.descriptor)
+    made = prepare(config, model, device, say)
+    held = prepare(config, model, device, say, held_out=True) if config.data.held_out else None
+    trainer = MatcherTrainer(config, PairSampler(made.plan, made.views, config).draw, device)
+    about = trainer.load(folder)
+    if about and about["network"] != asdict(config.network):
+        raise LogpolarError(f"{folder}: its checkpoint is of another network; choose another folder, or --overwrite")
+    figures = run_steps(trainer, folder, held, began, say)
+    if trainer.step < config.optimisation.steps:
+        say(f"stopped after step {trainer.step}; rerun the command to resume")
+        return MatcherReport(None, trainer.step, figures)
+    return MatcherReport(write_result(trainer, folder, model, made.plan, figures), trainer.step, figures)
+
+
+def _device_name(name: str) -> str:
+    return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
+
+
+def prepare(
+    config: MatcherConfig, model: Model, device: torch.device, say: Say = print, held_out: bool = False
+) -> Prepared:
+    """Make the views in processes and describe them on the device."""
+    options = validation_views(config.views) if held_out else config.views
+    plan = make_plan(config.data, options, held_out)
+    tasks = plan.tasks(options, config.run.seed)
+    since = time.perf_counter()
+    jobs = min(config.run.jobs or cores(), len(tasks))
+    views = in_background(view for _, view in in_processes(run_task, tasks, jobs))
+    described = describe_views(views, len(tasks), options, model, device)
+    known = float(described.depth.isfinite().float().mean())
+    say(
+        f"{len(tasks)} views of {len(plan.files)} images, {int(described.used[:, 0].sum())} keypoints, "
+        f"{known:.0%} of the places of known depth: {time.perf_counter() - since:.0f} s"
+    )
+    return Prepared(plan, described)
+
+
+def validation_views(options: ViewsOptions) -> ViewsOptions:
+    """Views to validate on: an image as it is, and one warped; never altered nor turned far."""
+    return replace(options, scene_views=2, altered=0.0, turned=0.0)
+
+
+def in_background(views: Iterator[View]) -> Iterator[View]:
+    """The same views; a thread fetches them, so that processes need not wait for the device."""
+    fetched: queue.Queue[View | BaseException | None] = queue.Queue(maxsize=4096)
+
+    def fetch() -> None:
+        try:
+            for view in views:
+                fetched.put(view)
+            fetched.put(None)
+        except BaseException as error:
+            fetched.put(error)
+
+    threading.Thread(target=fetch, daemon=True).start()
+    while (view := fetched.get()) is not None:
+        if isinstance(view, BaseException):
+            raise view
+        yield view
+
+
+def run_steps(
+    trainer: MatcherTrainer, folder: Path, held: Prepared | None, began: float, say: Say
+) -> dict[str, dict[str, float]]:
+    """The remaining steps, or as many as the time allows; the last figures of validation."""
+    config, run = trainer.config, trainer.config.run
+    log, figures = Table(folder / "log.csv", trainer.step), dict[str, dict[str, float]]()
+    pairs = validation_pairs(held.plan, _VALIDATION_PAIRS) if held else {}
+    since, count = time.perf_counter(), 0
+    total = torch.zeros(2, device=trainer.network.encoder.place.device)
+    while trainer.step < config.optimisation.steps:
+        total += torch.stack(trainer.advance())
+        count += 1
+        late = bool(run.seconds) and time.perf_counter() - began > run.seconds
+        last = late or trainer.step == config.optimisation.steps
+        if not last and all(trainer.step % n for n in (run.report_every, run.checkpoint_every, run.validate_every)):
+            continue
+        loss, matches = (total / count).tolist()
+        if not (math.isfinite(loss) and trainer.is_finite):
+            raise LogpolarError(f"the loss diverged at step {trainer.step}; try a lower learning rate")
+        speed = count * config.batch.pairs / (time.perf_counter() - since)
+        log.add(trainer.step, {"loss": loss, "matches": matches, "pairs_per_second": round(speed, 1)})
+        say(f"step {trainer.step}: loss {loss:.4f}, of matches {matches:.4f}, {speed:.0f} pairs/s")
+        if held and (last or trainer.step % run.validate_every == 0):
+            figures = validate(trainer.network, held.views, pairs, config.batch, config.views.keypoints)
+            say(f"step {trainer.step}: validation {json.dumps(_short(figures))}")
+        if last or trainer.step % run.checkpoint_every == 0:
+            steps = config.optimisation.steps
+            trainer.save(folder, {"network": asdict(config.network), "steps": steps, "figures": figures})
+        if late:
+            break
+        since, count = time.perf_counter(), 0
+        total.zero_()
+    return figures
+
+
+def _short(figures: dict[str, dict[str, float]]) -> dict[str, list[float]]:
+    return {name: [round(value, 4) for value in values.values()] for name, values in figures.items()}
+
+
+def write_result(
+    trainer: MatcherTrainer, folder: Path, model: Model, plan: ViewPlan, figures: dict[str, dict[str, float]]
+) -> Path:
+    """Write the file of the matcher; its card names the descriptor model."""
+    from logpolar.models.matcher_export import save_matcher
+
+    config = trainer.config
+    training: dict[str, Any] = {
+        "config": json.loads(json.dumps(asdict(config))),
+        "pairs_seen": trainer.step * config.batch.pairs,
+        "images": len(plan.files),
+        "groups": {kind: len(groups) for kind, groups in plan.pairs.items()},
+        "versions": versions("numpy", "torch"),
+    }
+    for kind in ("scenes", "photos", "aligned"):  # names say what it was trained on; paths are of this machine
+        training["config"]["data"][kind] = sorted({Path(each).name for each in getattr(config.data, kind)})
+    training["config"]["descriptor"] = model.name
+    card = MatcherCard(
+        config.name, config.description, config.network, model.name, model.digest, training, figures, config.licence
+    )
+    path = folder / f"{config.name}.safetensors"
+    save_matcher(path, trainer.network.cpu(), card)
+    return path

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import pytest
+
+from logpolar.distributed import Workers, on_workers
+from process_tasks import die_at_five, refuse_five
+
+pytest.importorskip("ray", reason="needs the extra 'ray'")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster():
+    import ray
+
+    ray.init(num_cpus=2, include_dashboard=False, logging_level=50, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+class TestRayCluster:
+    def test_results_come_in_order_and_the_task_that_kills_its_worker_is_found(self):
+        found = list(on_workers(die_at_five, range(12), Workers(1, "ray:auto", 3), if_lost=lambda task: "lost"))
+        assert found == [(task, "lost" if task == 5 else -task) for task in range(12)]
+
+    def test_errors_of_the_work_reach_the_caller(self):
+        with pytest.raises(ValueError, match="number 5 is odd"):
+            list(on_workers(refuse_five, range(12), Workers(1, "ray:auto")))

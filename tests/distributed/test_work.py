@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import pytest
+
+from logpolar.distributed import LOCAL, Workers, cores, work
+from logpolar.distributed.work import Job, on_workers, open_engine
+from logpolar.errors import LogpolarError
+
+
+class Death(Exception):
+    pass
+
+
+class Batch:
+    def __init__(self, engine, tasks):
+        self.engine, self.tasks = engine, tasks
+
+    def result(self):
+        return self.engine.run(self.tasks)
+
+
+class Mortal:
+    """An engine whose workers die of some tasks, and take down all batches that are under way."""
+
+    lost = (Death,)
+
+    def __init__(self, deadly=(), deaths=0, batches=4):
+        self.deadly, self.deaths, self.batches = set(deadly), deaths, batches
+        self.down, self.log, self.closed = False, [], None
+
+    def capacity(self):
+        return self.batches
+
+    def submit(self, tasks):
+        if self.down:
+            raise Death
+        return Batch(self, list(tasks))
+
+    def run(self, tasks):
+        self.log.append(tasks)
+        accident = self.deaths > 0 and 7 in tasks
+        self.deaths -= accident
+        if self.down or accident or self.deadly & set(tasks):
+            self.down = True
+            raise Death
+        return [-task for task in tasks]
+
+    def recover(self):
+        self.down = False
+
+    def close(self, done):
+        self.closed = done
+
+
+@pytest.fixture
+def mortal(monkeypatch):
+    def use(**options):
+        engine = Mortal(**options)
+        monkeypatch.setattr(work, "open_engine", lambda workers, job: engine)
+        return engine
+
+    return use
+
+
+def lost(task):
+    return f"lost {task}"
+
+
+class TestLosses:
+    @pytest.mark.parametrize("size", [1, 3, 8])
+    @pytest.mark.parametrize("deadly", [(), (0,), (19,), (4, 5), (3, 11, 17)])
+    def test_each_deadly_task_is_found_and_nothing_is_lost_or_done_twice(self, mortal, size, deadly):
+        engine = mortal(deadly=deadly)
+        found = list(on_workers(abs, range(20), Workers(2, batch=size), if_lost=lost))
+        assert found == [(task, lost(task) if task in deadly else -task) for task in range(20)]
+        assert engine.closed is True
+
+    def test_a_batch_whose_worker_dies_by_accident_is_done_again(self, mortal):
+        engine = mortal(deaths=1)
+        assert list(on_workers(abs, range(20), Workers(2, batch=3), if_lost=lost)) == [(n, -n) for n in range(20)]
+        assert engine.log.count([6, 7, 8]) == 2
+
+    def test_without_a_substitute_it_is_an_error(self, mortal):
+        engine = mortal(deadly=[3])
+        with pytest.raises(LogpolarError, match="worker process was killed"):
+            list(on_workers(abs, range(20), Workers(2)))
+        assert engine.closed is False
+
+    def test_if_all_tasks_kill_it_is_none_of_them(self, mortal):
+        engine = mortal(deadly=range(1000))
+        with pytest.raises(LogpolarError, match="worker process was killed"):
+            list(on_workers(abs, range(1000), Workers(2), if_lost=lost))
+        assert len(engine.log) < 50
+
+
+class TestWorkers:
+    def test_divide_the_cores_of_this_machine_only(self):
+        assert Workers(1).threads == cores()
+        assert Workers(2 * cores()).threads == Workers(executor="dask:x").threads == 1
+
+    def test_are_no_more_than_tasks(self):
+        assert [Workers(8).at_most(tasks).jobs for tasks in (0, 3, 20)] == [1, 3, 8]
+
+    @pytest.mark.parametrize(
+        ("workers", "here"), [(Workers(), True), (Workers(2), False), (Workers(1, "ray:x"), False)]
+    )
+    def test_may_be_this_process(self, workers, here):
+        assert workers.is_here == here
+
+    @pytest.mark.parametrize("executor", ["", "dask", "dask:", "slurm:x", LOCAL + ":2"])
+    def test_of_unknown_kinds_are_refused(self, executor):
+        with pytest.raises(LogpolarError, match="is no executor; use one of: local, dask:ADDRESS, ray:ADDRESS"):
+            open_engine(Workers(2, executor), Job(abs, None, ()))

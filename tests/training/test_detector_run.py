@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import json
+
+import cv2
+import numpy as np
+import pytest
+
+from logpolar.errors import LogpolarError
+from logpolar.models.detectors import NetworkDetector
+from logpolar.models.files import load_detector
+from logpolar.training import detector_run
+from logpolar.training.detector_config import read_detector_config
+from logpolar.training.detector_data import load_source
+from logpolar.training.detector_options import DetectorSource
+from logpolar.training.detector_run import train_detector
+from synthetic_world import write_workspace
+
+TEXT = """
+name = "small"
+[[data]]
+kind = "aligned"
+files = ["pairs.txt"]
+[network]
+channels = [4, 4, 4]
+blocks = [0, 0, 0]
+window = 4
+[crops]
+pairs = 1
+side = 64
+altered = 0.0
+[objectives]
+keypoints = 12
+[optimisation]
+steps = 2
+[run]
+device = "cpu"
+checkpoint_every = 1
+validation_pairs = 1
+tensorboard = false
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(photo, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("aligned")
+    for number in range(4):
+        view = cv2.resize(photo[number * 40 :, number * 30 :], (120, 100), interpolation=cv2.INTER_AREA)
+        cv2.imwrite(str(folder / f"{number}a.png"), view)
+        cv2.imwrite(str(folder / f"{number}b.png"), 255 - view)
+    (folder / "pairs.txt").write_text("".join(f"{number}a.png {number}b.png\n" for number in range(4)))
+    (folder / "config.toml").write_text(TEXT)
+    return folder
+
+
+def test_a_run_makes_a_detector_and_resumes(folder, tmp_path, monkeypatch, gray):
+    monkeypatch.setattr(detector_run, "_COUNTS", (20,))
+    monkeypatch.setattr(detector_run, "_SIDE", 128)
+    config = read_detector_config(folder / "config.toml")
+    report = train_detector(config, tmp_path)
+    assert set(report.scores) == {f"aligned, zoom {zoom}, 20 keypoints" for zoom in (1, 3)} == set(report.sift)
+    card = load_detector(report.model).card
+    assert card.training["steps"] == 2
+    assert "SIFT" in card.figures["aligned, zoom 1, 20 keypoints"]
+    assert json.loads((tmp_path / "card.json").read_text())["name"] == "small"
+    assert np.isfinite(NetworkDetector(report.model)(gray[:64, :64]).table).all()
+    before = report.model.read_bytes()
+    assert train_detector(config, tmp_path).model.read_bytes() == before  # all steps were done
+    other = read_detector_config(folder / "config.toml", ["objectives.cost=0.3"])
+    with pytest.raises(LogpolarError, match="another config"):
+        train_detector(other, tmp_path)
+
+
+def test_scenes_and_photos(posed_world, photo, tmp_path):
+    write_workspace(posed_world, tmp_path / "scene")
+    scenes = load_source(DetectorSource("scenes", (str(tmp_path / "scene"),)), "train")
+    assert scenes.pairs.has_depth
+    assert len(scenes) > 0
+    assert all(depth is not None and (depth > 0).any() for depth in scenes.inverse_depths)
+    for name in "abc":
+        cv2.imwrite(str(tmp_path / f"{name}.png"), cv2.resize(photo, (200, 200)))
+    photos = load_source(DetectorSource("photos", (str(tmp_path / "*.png"),)), "train")
+    assert not photos.pairs.has_depth
+    assert len(photos.images) == 2 * len(photos) == len(photos.votes)
+    assert all(len(votes) for votes in photos.votes)
+
+
+def test_sources_without_pairs_are_refused(tmp_path, posed_world):
+    write_workspace(posed_world, tmp_path / "scene")
+    (tmp_path / "scene" / "sparse" / "points3D.txt").write_text("")
+    with pytest.raises(LogpolarError):
+        load_source(DetectorSource("scenes", (str(tmp_path / "scene"),)), "train")
