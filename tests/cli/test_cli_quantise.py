@@ -48,6 +48,10 @@ def test_a_variant_with_its_card(photos, gray, tmp_path):
     [
         (("logpolar-97", "{photos}", "-o", "{out}/a.safetensors"), "no model 'logpolar-97'"),
         ((DEFAULT_MODEL, "{photos}", "-o", "{out}/a.onnx"), "safetensors"),
+        (
+            ("logpolar", "{photos}", "--precision", "bfloat16", "-o", "{out}/a.safetensors"),
+            "detectors are quantised to int8",
+        ),
         ((DEFAULT_MODEL, "{out}", "-o", "{out}/a.safetensors"), "no images"),
         ((DEFAULT_MODEL, "{photos}/0.png", "-o", "{out}/a.safetensors"), "too few"),
         ((DEFAULT_MODEL, "{photos}/missing.h5", "-o", "{out}/a.safetensors"), "missing.h5"),
@@ -59,3 +63,11 @@ def test_what_cannot_be_used_is_told_in_one_line(photos, tmp_path, arguments, wo
     assert words in result.output
     assert len(result.output.strip().splitlines()) == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_a_detector(photos, tmp_path):
+    output = tmp_path / "mine.safetensors"
+    result = run("logpolar", photos, "-o", output, "--max-size", 128)
+    assert result.exit_code == 0, result.output
+    assert "keypoints of logpolar: 0.9" in result.output
+    assert "int8, of logpolar" in CliRunner().invoke(main, ["models", str(output)]).output

@@ -10,7 +10,9 @@ from logpolar.errors import LogpolarError, ModelError
 from logpolar.keypoints.detection import SiftDetector
 from logpolar.models.cards import ModelCard, Variant
 from logpolar.models.describers import open_describer
-from logpolar.models.quantisation import calibration_patches, make_variant, to_int8
+from logpolar.models.detectors import NetworkDetector
+from logpolar.models.files import load_detector
+from logpolar.models.quantisation import calibration_patches, make_detector_variant, make_variant, to_int8
 from logpolar.models.runtimes.base import check_patches
 from logpolar.models.runtimes.onnxruntime_cpu import OnnxruntimeDescriber
 from logpolar.models.runtimes.openvino_cpu import OpenVinoDescriber
@@ -22,6 +24,17 @@ def onnxruntime(model, patches):
 
 def openvino(model, patches):
     return OpenVinoDescriber(model).describe_patches(patches)
+
+
+@pytest.fixture(scope="module")
+def images(gray):
+    return [np.ascontiguousarray(gray[top : top + 100, 100:230]) for top in (0, 90, 180, 270)]
+
+
+@pytest.fixture(scope="module")
+def small_detector(images, tmp_path_factory):
+    path = tmp_path_factory.mktemp("variant") / "small-int8.safetensors"
+    return make_detector_variant(path, load_detector("logpolar"), images, "a photo")
 
 
 class TestInt8:
@@ -157,3 +170,28 @@ class TestCalibration:
     def test_too_few(self, tiny_model, gray, count):
         with pytest.raises(LogpolarError, match=f"{64 * count} keypoints are too few"):
             calibration_patches(tiny_model, self.images(gray, count), np.random.default_rng(0))
+
+
+class TestDetectors:
+    def test_it_finds_the_same_keypoints(self, small_detector, images):
+        parent, made = (NetworkDetector(each, 100, threads=1)(images[3]).xy for each in ("logpolar", small_detector))
+        distance = np.linalg.norm(parent[:, None] - made[None], axis=2).min(axis=1)
+        assert np.mean(distance < 0.5) > 0.9
+        assert distance.max() > 0  # it is another arithmetic
+
+    def test_card(self, small_detector):
+        figures = small_detector.card.figures["keypoints of logpolar"]
+        assert figures["images"] == 1
+        assert figures["found"] > 0.9
+        assert small_detector.card.variant.parent_hash == load_detector("logpolar").digest
+        assert sum(values.dtype == np.int8 for values in small_detector.weights.values() if values.ndim == 4) == 11
+
+    def test_other_processors_refuse_it(self, small_detector):
+        with pytest.raises(ModelError, match="this processor does not compute int8"):
+            NetworkDetector(replace(small_detector, check=small_detector.check + 1))
+
+    def test_what_cannot_be_made(self, small_detector, images, tmp_path):
+        with pytest.raises(ModelError, match="is a variant itself"):
+            make_detector_variant(tmp_path / "a.safetensors", small_detector, images, "")
+        with pytest.raises(LogpolarError, match="too few"):
+            make_detector_variant(tmp_path / "a.safetensors", load_detector("logpolar"), images[:3], "")

@@ -18,6 +18,8 @@ from logpolar.settings import FILE_ENDINGS
 from logpolar.types import FloatArray
 
 _MAX_IMAGES = 128
+_MAX_WHOLE = 32
+"""Images that keypoints are drawn from, and those that a detector sees as a whole."""
 
 
 def calibration_images(
@@ -35,10 +37,17 @@ def calibration_images(
             for number in random.permutation(used)[:per_file].tolist():
                 yield to_gray(file.read_image(number)), file.read_keypoints(number)
     if photos:
-        paths = list(find_images(photos).values())
-        for number in random.permutation(len(paths))[:_MAX_IMAGES].tolist():
-            gray = read_downscaled(paths[number], max_size)[0]
+        for gray in calibration_photos(photos, max_size, random, _MAX_IMAGES):
             yield gray, SiftDetector(None)(gray)
+
+
+def calibration_photos(
+    sources: Sequence[str], max_size: int | None, random: np.random.Generator, most: int = _MAX_WHOLE
+) -> Iterator[FloatArray]:
+    """Gray photos (files, folders, globs), drawn at random."""
+    paths = list(find_images(sources).values())
+    for number in random.permutation(len(paths))[:most].tolist():
+        yield read_downscaled(paths[number], max_size)[0]
 
 
 def measure_variant(path: Path, files: Sequence[Path], split: str | None, most: int, title: str) -> dict[str, Score]:

@@ -20,6 +20,7 @@ from logpolar.keypoints.keypoints import MAX_SIZE
 from logpolar.keypoints.orientation import gradient_angles
 from logpolar.keypoints.peaks import find_peaks
 from logpolar.models.files import DetectorModel, load_detector
+from logpolar.models.runtimes.base import check_patches
 from logpolar.settings import DEFAULT_MAX_KEYPOINTS, ORIENTATIONS, Orientation
 from logpolar.types import FloatArray
 
@@ -28,6 +29,9 @@ _CONTRAST_FLOOR = 0.02
 
 _STEP = 8
 """Sides of tiles are multiples of this: the network works at an eighth of the resolution."""
+
+_CHECK_TOLERANCE = 0.5
+"""Of a variant's scores; those of an image are a few units apart."""
 
 MAX_TILE = 1536
 """Longest side of a tile, in pixels, without its overlap: a tile takes about 400 MB."""
@@ -82,6 +86,10 @@ class NetworkDetector:
         upright = self.orientation == "upright"
         angle = np.zeros(len(xy), np.float32) if upright else gradient_angles(gray, xy, size)
         return Keypoints(xy, size, angle, scores)
+
+    def network_scores(self, normalised: FloatArray) -> FloatArray:
+        """The network's scores of an image that is already normalised, with sides that are multiples of 8."""
+        return self._network(normalised)
 
     def scores(self, gray: FloatArray) -> FloatArray:
         """The network's score of every pixel of an image, computed tile by tile.
@@ -144,5 +152,24 @@ class _Network:
                 f"detector '{model.name}': onnxruntime cannot load its graph ({in_one_line(error)})"
             ) from error
 
+        _check_scores(model, self)
+
     def __call__(self, image: FloatArray) -> FloatArray:
         return np.asarray(self._session.run(None, {"image": image[None, None]})[0][0, 0], np.float32)
+
+
+def check_image() -> FloatArray:
+    """An image of waves and edges, the same on every machine, to check variants with."""
+    return normalise_locally(np.asarray(check_patches(64, 64)[3], np.float32), 16)
+
+
+def _check_scores(model: DetectorModel, network: _Network) -> None:
+    """Raise ``ModelError`` if a variant's scores differ from those in its file; see ``runtimes.base.check_variant``."""
+    if model.check is None or model.card.variant is None:
+        return
+    found = network(check_image())
+    if found.shape != model.check.shape or not np.abs(found - model.check).max() <= _CHECK_TOLERANCE:
+        raise ModelError(
+            f"detector '{model.name}': this processor does not compute {model.card.variant.precision} as its file "
+            f"says, or the file is damaged; use '{model.card.variant.parent}' instead"
+        )

@@ -57,7 +57,7 @@ _READABLE = ("2", "3")
 _SUFFIX = ".safetensors"
 _CHECK = "check"
 
-PAIRS = {"logpolar-sf": ("logpolar-96", "logpolar")}
+PAIRS = {"logpolar-sf": ("logpolar-96", "logpolar"), "logpolar-sf-int8": ("logpolar-96-int8", "logpolar-int8")}
 """Descriptor and detector that one name stands for wherever features of images are extracted."""
 
 Weights: TypeAlias = dict[str, NDArray[Any]]
@@ -110,14 +110,7 @@ class Model:
 
     def onnx_graph(self) -> onnx.ModelProto:
         """The ONNX graph with the weights inside (needs onnx)."""
-        import onnx
-
-        self.check_graph()
-        file = onnx.load_model_from_string(self.graph)
-        for tensor in file.graph.initializer:
-            if tensor.name in self.weights:
-                tensor.CopyFrom(onnx.numpy_helper.from_array(self.weights[tensor.name], tensor.name))
-        return file
+        return onnx_graph(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,6 +121,7 @@ class DetectorModel:
     weights: Weights
     graph: bytes
     digest: str
+    check: FloatArray | None = None  # of a variant: scores of ``detectors.check_image``
 
     @property
     def name(self) -> str:
@@ -136,6 +130,18 @@ class DetectorModel:
     def check_graph(self) -> None:
         """Raise ``ModelError`` unless the graph is the network of the card, with these weights; see ``graphs``."""
         _check_graph(self)
+
+
+def onnx_graph(model: Model | DetectorModel) -> onnx.ModelProto:
+    """The ONNX graph with the weights inside (needs onnx)."""
+    import onnx
+
+    model.check_graph()
+    file = onnx.load_model_from_string(model.graph)
+    for tensor in file.graph.initializer:
+        if tensor.name in model.weights:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(model.weights[tensor.name], tensor.name))
+    return file
 
 
 def _check_graph(model: Model | DetectorModel) -> None:
@@ -220,8 +226,10 @@ def load_named(name: str, what: str, shipped: Mapping[str, Traversable], read: C
     raise ModelError(f"no {what} '{name}': neither a file {known}")
 
 
-def save_variant(path: str | Path, weights: Weights, graph: bytes, card: ModelCard, check: FloatArray) -> None:
-    """Write the model file of a variant; ``check``: its descriptors of ``check_patches``."""
+def save_variant(
+    path: str | Path, weights: Weights, graph: bytes, card: ModelCard | DetectorCard, check: FloatArray
+) -> None:
+    """Write the model file of a variant; ``check``: its descriptors of ``check_patches``, or scores."""
     if card.variant is None:
         raise ValueError("the card is not that of a variant")
     write_model(path, {**_halved(weights), _CHECK: check}, graph, card)
@@ -307,7 +315,11 @@ def _read(path: Path, source: str) -> Model:
 
 def _read_detector(path: Path, source: str) -> DetectorModel:
     parts = read_parts(path, source, _DETECTOR_FORMAT)
-    return DetectorModel(parse_card(DetectorCard.from_json, parts, source), parts.weights, parts.graph, parts.digest)
+    card = parse_card(DetectorCard.from_json, parts, source)
+    check = parts.weights.pop(_CHECK, None)
+    if card.variant and (check is None or check.ndim != 2):
+        raise ModelError(f"{source}: a variant without scores to check it against")
+    return DetectorModel(card, parts.weights, parts.graph, parts.digest, check)
 
 
 def parse_card(read: Callable[[str], Card], parts: Parts, source: str) -> Card:
