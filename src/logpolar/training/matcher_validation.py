@@ -95,6 +95,8 @@ def validate(
 ) -> dict[str, dict[str, float]]:
     """Precision, recall and precision of sure matches by set, variant and method; ``export`` writes the matches."""
     results, exported = {}, Exported()
+    training = network.training
+    network.eval()
     for name, views in pairs.items():
         for variant in (0, 2):
             counts = {"learned": Counts(), "nearest": Counts()}
@@ -105,6 +107,7 @@ def validate(
                         _export(exported, data, batch, views, number, (name, variant, method), here, match, chance)
             for method, each in counts.items():
                 results[f"{name}/{('detected', 'upright', 'fixed')[variant]}/{method}"] = each.figures()
+    network.train(training)
     if export:
         exported.save(export)
     return results
