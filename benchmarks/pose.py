@@ -38,7 +38,7 @@ from logpolar.keypoints import Keypoints
 from logpolar.settings import DEFAULT_MIN_SIZE, DEFAULT_SPREAD, DEFAULT_THRESHOLDS
 from logpolar.storage.documents import versions
 
-SEED, RESAMPLES = 0, 2000
+SEED, RESAMPLES, OURS = 0, 2000, "logpolar-96-int8"
 
 VALIDATION = (
     *("drone_lewis", "hawa_mahal", "kite_boruszyn", "magdalen"),
@@ -175,7 +175,7 @@ def vars_of(keypoints: Keypoints) -> dict[str, np.ndarray]:
     return {name: getattr(keypoints, name) for name in ("xy", "size", "angle", "response")}
 
 
-def _open(spec: str) -> Method:
+def open_fast(spec: str) -> Method:
     # OpenVINO has the fastest int8 arithmetic on one core; float32 models and other descriptors run as they do anyway.
     return open_method(spec, threads=1, **({"runtime": "openvino"} if spec.endswith("int8") else {}))
 
@@ -183,7 +183,7 @@ def _open(spec: str) -> Method:
 def measure(parsed: argparse.Namespace) -> None:
     output: Path = parsed.output
     document = json.loads(output.read_text()) if output.exists() else {"results": {}}
-    features, methods = Features(parsed.cache), [_open(spec) for spec in parsed.descriptor]
+    features, methods = Features(parsed.cache), [open_fast(spec) for spec in parsed.descriptor]
     for path in parsed.scenes:
         for method in methods:
             for view in parsed.views.split(","):
@@ -253,27 +253,71 @@ def _value(text: str) -> Any:
 
 # Tables
 
+Errors = dict[str, list[float]]
+"""Larger errors of the pairs of scenes."""
 
-def errors_of(step: Mapping[str, Any], scenes: Sequence[str] | None = None) -> dict[str, list[float]]:
-    return {name: each["errors"] for name, each in step["scenes"].items() if scenes is None or name in scenes}
+
+def errors_of(step: Mapping[str, Any]) -> Errors:
+    return {name: each["errors"] for name, each in step["scenes"].items()}
+
+
+def common(several: Sequence[Errors]) -> list[Errors]:
+    """Of scenes that all have, the first pairs that all have."""
+    names = [name for name in several[0] if all(name in each for each in several)]
+    counts = {name: min(len(each[name]) for each in several) for name in names}
+    return [{name: each[name][: counts[name]] for name in names} for each in several]
 
 
 def show(document: Mapping[str, Any]) -> None:
+    """Every step with its interval, and that of its change from the step before."""
     for method, budgets in document["results"].items():
         for keypoints, views in budgets.items():
             for view, steps in views.items():
-                before = None
+                before: Errors | None = None
                 for step, found in steps.items():
                     errors = errors_of(found)
-                    if before is not None:
-                        common = [name for name in errors if name in before]
-                        change = mean_of_scenes({n: errors[n] for n in common}, 10, before) if common else None
-                    else:
-                        change = None
                     counts = f"{sum(map(len, errors.values()))} pairs, {len(errors)} scenes"
-                    text = f"{mean_of_scenes(errors)}" + (f"  change {change}" if change else "")
-                    print(f"{method:20} {keypoints:5} {view:12} {step:24} {text}  {counts}")
+                    text = f"{mean_of_scenes(errors)}, mAA 5 {mean_of_scenes(errors, 5)}"
+                    if before is not None:
+                        now, then = common([errors, before])
+                        text += f"  change {mean_of_scenes(now, 10, then)}" if now else ""
+                    print(f"{method:20} {keypoints:5} {view:12} {step:10} {text}  {counts}")
                     before = errors
+
+
+def tables(document: Mapping[str, Any], ours: str) -> str:
+    """Markdown: the steps of our descriptor, and all methods after their last step, on the pairs that all have."""
+    parts = []
+    for keypoints in sorted({budget for budgets in document["results"].values() for budget in budgets}, key=int):
+        results = {method: own[keypoints] for method, own in document["results"].items() if keypoints in own}
+        if ours in results:
+            parts.append(_table(f"`{ours}`, {keypoints} keypoints", results[ours]))
+        last = {
+            view: {method: list(own[view].values())[-1] for method, own in results.items() if view in own}
+            for view in VIEWS
+        }
+        parts.append(_table(f"{keypoints} keypoints", last))
+    return "\n\n".join(parts)
+
+
+def _table(title: str, views: Mapping[str, Mapping[str, Any]]) -> str:
+    """Rows by name, columns by view; each column on the pairs that all its rows have."""
+    views = {view: found for view in VIEWS if (found := views.get(view))}
+    names = list(dict.fromkeys(name for found in views.values() for name in found))
+    cells: dict[str, list[str]] = {name: [] for name in names}
+    head = []
+    for view, found in views.items():
+        errors = dict(zip(found, common([errors_of(each) for each in found.values()]), strict=True))
+        head.append(f"{view} ({sum(map(len, next(iter(errors.values())).values()))} pairs)")
+        for name in names:
+            cells[name].append(_cell(errors[name]) if name in errors else "")
+    lines = [[title, *head], ["---"] * (len(head) + 1), *([name, *own] for name, own in cells.items())]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _cell(errors: Errors) -> str:
+    ten, five = mean_of_scenes(errors), mean_of_scenes(errors, 5)
+    return f"{ten.mean:.3f} [{ten.low:.3f}, {ten.high:.3f}]; {five.mean:.3f}".replace("0.", ".")
 
 
 def main() -> None:
@@ -291,11 +335,13 @@ def main() -> None:
     one.add_argument("--pairs", type=int, default=60, help="of each scene")
     two = commands.add_parser("show")
     two.add_argument("output", type=Path)
+    two.add_argument("--markdown", action="store_true", help="tables of the documentation")
     parsed = parser.parse_args()
     if parsed.command == "measure":
         measure(parsed)
     else:
-        show(json.loads(parsed.output.read_text()))
+        document = json.loads(parsed.output.read_text())
+        print(tables(document, OURS)) if parsed.markdown else show(document)
 
 
 if __name__ == "__main__":

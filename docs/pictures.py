@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 import cv2
 import matplotlib.pyplot as plt
 import numpy as np
-from gallery_pages import write_example
+from gallery_pages import PAGES, make_pages
 from playwright.sync_api import sync_playwright
 
 import logpolar
@@ -193,17 +193,33 @@ def tutorials() -> None:
 
 
 def pages() -> None:
-    """The page of a pair in Chromium, on a screen and on a phone, with one match selected."""
-    with TemporaryDirectory() as folder, sync_playwright() as playwright:
-        write_example(Path(folder) / "pair.html")
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        for name, width, height in (("pair-page", 1440, 900), ("pair-page-phone", 390, 844)):
-            page = browser.new_page(viewport={"width": width, "height": height})
-            page.goto((Path(folder) / "pair.html").as_uri())
-            page.wait_for_selector("body[data-ready=true]", timeout=120_000)
-            page.keyboard.press("ArrowRight")
-            page.screenshot(path=f"{folder}/{name}.png")
-            save(cv2.imread(f"{folder}/{name}.png"), f"{name}.jpg")
+    """The pages of the gallery."""
+    with TemporaryDirectory() as folder:
+        make_pages(Path(folder))
+        photograph(Path(folder))
+
+
+def photograph(folder: Path) -> None:
+    """Pages in Chromium, on a screen and on a phone, with one match or photo selected."""
+    ready = {
+        "pair": "() => step(1)",
+        "scene": "() => { choose(photos.findIndex(({ name }) => name === 'view-04.jpg')); turn(0.4, 0.1); redraw(); }",
+        "dataset": "() => element('section-3').scrollIntoView()",
+        "results": "() => element('section-2').scrollIntoView()",
+    }
+    with sync_playwright() as playwright:
+        arguments = ["--no-sandbox", "--use-angle=swiftshader"]
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=arguments)
+        for made, shown in PAGES.items():
+            kind = Path(shown).stem
+            for name, width, height in ((f"{kind}-page", 1440, 900), (f"{kind}-page-phone", 390, 844)):
+                page = browser.new_page(viewport={"width": width, "height": height})
+                page.goto((folder / made).as_uri())
+                page.wait_for_selector("body[data-ready=true]", timeout=120_000)
+                page.evaluate(ready.get(kind, "() => {}"))
+                page.wait_for_timeout(1000)
+                page.screenshot(path=f"{folder}/{name}.png")
+                save(cv2.imread(f"{folder}/{name}.png"), f"{name}.jpg")
 
 
 def save(picture: np.ndarray, name: str) -> None:

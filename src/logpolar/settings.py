@@ -25,7 +25,7 @@ DEFAULT_MEGAPIXELS = 500
 MEGAPIXELS_VARIABLE = "LOGPOLAR_MAX_MEGAPIXELS"
 """Larger images are refused, and the environment variable that sets another limit."""
 
-DEFAULT_MIN_SIZE = 1024
+DEFAULT_MIN_SIZE = 640
 """Longer side, in pixels, to which smaller images are enlarged before detection; 0 never does."""
 
 DEFAULT_SPREAD = 0.5

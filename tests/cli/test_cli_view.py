@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import re
 import shutil
+import sqlite3
 
 import pytest
 from click.testing import CliRunner
@@ -120,6 +122,16 @@ class TestModel:
         data = self.view(tmp_path, tmp_path / "failed")
         assert data["model"] is None
         assert data["findings"][0]["title"].startswith("No model")
+
+    def test_no_matches_at_all(self, folder, tmp_path):
+        shutil.copyfile(folder / "database.db", tmp_path / "database.db")
+        with contextlib.closing(sqlite3.connect(tmp_path / "database.db")) as tables:
+            for table in ("matches", "two_view_geometries"):
+                tables.execute(f"DELETE FROM {table}")
+            tables.commit()
+        data = self.view(tmp_path, tmp_path)
+        assert "5 photos not paired with any other" in [finding["title"] for finding in data["findings"]]
+        assert {photo["reason"] for photo in data["photos"]} == {"not paired with any photo"}
 
     def test_mistakes_are_one_line(self, folder, tmp_path):
         page = ("-o", tmp_path / "page.html")

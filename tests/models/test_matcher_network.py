@@ -124,3 +124,12 @@ def test_an_untrained_network_prefers_equal_descriptors():
     states = network(torch.cat([descriptors, descriptors]), table)[-1]
     first, second = network.layers[0].head(states)[0]
     assert (first @ second.T).argmax(dim=1).tolist() == list(range(20))
+
+
+def test_dropout_is_for_training_alone(network):
+    inputs = make_inputs()
+    torch.manual_seed(0)
+    other = MatcherNetwork(OPTIONS, dropout=0.5)
+    other.load_state_dict(network.state_dict())
+    assert far(other.eval()(*inputs), network(*inputs)) == 0
+    assert far(other.train()(*inputs), network(*inputs)) > 0.01

@@ -51,9 +51,13 @@ def test_points_are_those_of_the_model(reported):
 
 def test_a_failed_reconstruction_says_why(reported, scene, tmp_path):
     shutil.copyfile(reported[0] / "database.db", tmp_path / "database.db")
-    with pytest.raises(NoModelError), explained(scene / "photos", tmp_path, "logpolar sfm"):
+    with (
+        pytest.raises(NoModelError, match=r"failed; .*report.html says why"),
+        explained(scene / "photos", tmp_path, "logpolar sfm"),
+    ):
         raise NoModelError("reconstruction failed")
     written = json.loads((tmp_path / "report.json").read_text())
     assert written["diagnosis"][0]["title"].startswith("No model")
     assert len(written["images"]) == 6
     assert read_report(tmp_path) is None
+    assert {"report.html", "summary.png"} <= {path.name for path in tmp_path.iterdir()}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -24,9 +26,10 @@ from logpolar.training.matcher_options import (
     MatcherRun,
     ViewsOptions,
 )
-from logpolar.training.matcher_plan import make_plan
-from logpolar.training.matcher_run import Prepared, prepare, train_matcher
+from logpolar.training.matcher_plan import MadeViews, make_plan, run_task
+from logpolar.training.matcher_run import Prepared, Refreshed, prepare, train_matcher
 from logpolar.training.matcher_validation import Counts, validate
+from logpolar.training.matcher_views import SourceFile
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +42,7 @@ def config(tmp_path_factory) -> MatcherConfig:
     return MatcherConfig(
         descriptor="logpolar-96-small",
         data=MatcherData(photos=(str(folder / "*.png"),)),
-        views=ViewsOptions(photo_views=2, keypoints=24, max_zoom=1.3, turned=0.0, altered=0.0),
+        views=ViewsOptions(photo_views=2, keypoints=24, max_zoom=1.3, turned=0.0, altered=0.0, refresh=False),
         network=MatcherOptions(width=16, heads=2, layers=2),
         batch=MatcherBatch(pairs=3, keypoints=16),
         optimisation=MatcherOptimisation(steps=4, warm_up=2),
@@ -82,6 +85,64 @@ class TestBatches:
     def test_descriptors_are_of_unit_length_and_padding_is_not_used(self, prepared):
         lengths = prepared.views.descriptors.float().norm(dim=-1)
         assert torch.allclose(lengths[prepared.views.used], torch.ones(()), atol=2e-3)
+
+
+class TestRefresh:
+    def test_views_are_replaced_while_batches_are_drawn(self, config, monkeypatch):
+        monkeypatch.setattr(matcher_run, "CHUNK", 2)
+        model = load_model(config.descriptor)
+        prepared = prepare(config, model, torch.device("cpu"), lambda words: None)
+        before = prepared.views.xy.clone()
+        batches = Refreshed(replace(config, views=replace(config.views, refresh=True)), prepared)
+        for step in range(10000):
+            batches.draw(step)
+            if batches.count >= 4:
+                break
+        batches.close()
+        changed = (prepared.views.xy != before).flatten(1).any(dim=1)
+        assert changed.all()
+        again = gather(prepared.views, torch.tensor([[3, 3]]), torch.tensor([0]), replace(config.batch, noise=0.0))
+        assert (again.truth.match[0][again.truth.matched[0]] == torch.arange(16)[again.truth.matched[0]]).all()
+        assert again.truth.matched[0].sum() > 4
+
+    def test_new_views_are_new_each_time(self, config):
+        plan = make_plan(config.data, config.views)
+        first = list(islice(plan.new_tasks(config.views, 0), 8))
+        assert sorted(task.number for task in first[:4]) == [0, 1, 2, 3]
+        assert len({task.seed for task in first}) == 8
+
+    def test_every_second_view_has_keypoints_of_the_detector(self, config):
+        views = replace(config.views, photo_views=4, detector="logpolar")
+        plan = make_plan(config.data, views)
+        tasks = plan.tasks(views, 0)
+        assert [task.detector for task in tasks[:4]] == ["", "logpolar", "", "logpolar"]
+        view = run_task(tasks[1])
+        assert len(np.unique(view.keypoints.size)) == 1
+        sampler = PairSampler(plan, None, replace(config, views=views, run=replace(config.run, compile=False)))
+        pairs, _, _ = sampler.choose(0)
+        assert (pairs[:, 0] % 2 == pairs[:, 1] % 2).all()
+        assert (pairs[:, 0] != pairs[:, 1]).all()
+
+    def test_mistakes_of_processes_are_raised(self, config):
+        (task, *_) = make_plan(config.data, config.views).tasks(config.views, 0)
+        made = MadeViews([task._replace(file=SourceFile(Path("nowhere.png")))], 1, 4)
+        with pytest.raises(LogpolarError, match="nowhere"):
+            list(made)
+
+    def test_too_few_views_for_two_detectors(self):
+        with pytest.raises(ValueError, match="photo_views of at least 4"):
+            ViewsOptions(photo_views=2, detector="logpolar")
+
+
+def test_noise_moves_descriptors_no_farther_than_its_length(config, prepared):
+    given = torch.tensor([[0, 1]]), torch.tensor([0])
+    plain = gather(prepared.views, *given, replace(config.batch, noise=0.3))
+    noisy = gather(prepared.views, *given, replace(config.batch, noise=0.3), torch.Generator().manual_seed(2))
+    order = [row.tolist().index(place) for row, places in zip(plain.rows, noisy.rows, strict=True) for place in places]
+    same = plain.descriptors.float()[torch.arange(2).repeat_interleave(16), order].reshape(2, 16, -1)
+    moved = (noisy.descriptors.float() - same).norm(dim=-1)[noisy.mask]
+    assert 0.02 < moved.mean() < 0.3
+    assert moved.max() < 0.31
 
 
 def test_perfect_matches_count_as_such(config, prepared):

@@ -41,7 +41,7 @@ class Extractor:
     ``max_keypoints``: keep the strongest of each image; None leaves that to the detector (SIFT: 2048).
     ``max_size``: images are first downscaled to this many pixels on the longer side, as in hloc and the paper; None
     uses them at their own size. ``min_size``: smaller images are enlarged to that, at most 4 times, so that detail of a
-    few pixels is found as well; 0 never does, None is 1024 px, or 0 if ``max_size`` is None. Keypoints always come out
+    few pixels is found as well; 0 never does, None is 640 px, or 0 if ``max_size`` is None. Keypoints always come out
     in the original image's pixels.
     ``device``, ``precision``, ``runtime``, ``threads``: see ``logpolar.models.describers.open_describer``.
     """

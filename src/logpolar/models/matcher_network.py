@@ -34,11 +34,12 @@ class MatcherNetwork(nn.Module):
     Images come stacked: pair p is rows p and p + B of 2 B rows.
     """
 
-    def __init__(self, options: MatcherOptions) -> None:
+    def __init__(self, options: MatcherOptions, dropout: float = 0.0) -> None:
+        """``dropout``: in training, of what each layer adds to the states."""
         super().__init__()
         self.options = options
         self.encoder = Encoder(options)
-        self.layers = nn.ModuleList(Layer(options) for _ in range(options.layers))
+        self.layers = nn.ModuleList(Layer(options, dropout) for _ in range(options.layers))
 
     def each_layer(self) -> list[Layer]:
         return [layer for layer in self.layers if isinstance(layer, Layer)]
@@ -100,9 +101,9 @@ class Encoder(nn.Module):
 class Attention(nn.Module):
     """Pre-normalised attention with rotary phases, added to the states."""
 
-    def __init__(self, options: MatcherOptions) -> None:
+    def __init__(self, options: MatcherOptions, dropout: float = 0.0) -> None:
         super().__init__()
-        self.heads, self.width = options.heads, options.width
+        self.heads, self.width, self.dropout = options.heads, options.width, dropout
         self.norm = nn.LayerNorm(options.width)
         self.query_key_value = nn.Linear(options.width, 3 * options.width)
         self.out = nn.Linear(options.width, options.width)
@@ -122,7 +123,7 @@ class Attention(nn.Module):
         else:
             key = _masked(_turned(key, key_turn), torch.where(mask, 0.0, _MASKED)[:, None, :, None])
         found = functional.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
-        return states + self.out(found)  # type: ignore[no-any-return]
+        return states + functional.dropout(self.out(found), self.dropout, self.training)
 
     def _split(self, values: Tensor) -> Tensor:
         return values.reshape(*values.shape[:2], self.heads, -1).transpose(1, 2)
@@ -131,10 +132,11 @@ class Attention(nn.Module):
 class Layer(nn.Module):
     """Attention within an image, then to the other, then each state by itself."""
 
-    def __init__(self, options: MatcherOptions) -> None:
+    def __init__(self, options: MatcherOptions, dropout: float = 0.0) -> None:
         super().__init__()
-        self.within = Attention(options)
-        self.across = Attention(options)
+        self.dropout = dropout
+        self.within = Attention(options, dropout)
+        self.across = Attention(options, dropout)
         self.norm = nn.LayerNorm(options.width)
         self.widen = nn.Linear(options.width, options.expansion * options.width)
         self.narrow = nn.Linear(options.expansion * options.width, options.width)
@@ -144,8 +146,8 @@ class Layer(nn.Module):
 
     def between(self, states: Tensor, turn: Turn, others: Tensor, other_turn: Turn, mask: Tensor | None) -> Tensor:
         states = self.across(states, turn, others, other_turn, mask)
-        changed: Tensor = states + self.narrow(functional.gelu(self.widen(self.norm(states))))
-        return changed
+        changed = self.narrow(functional.gelu(self.widen(self.norm(states))))
+        return states + functional.dropout(changed, self.dropout, self.training)
 
 
 class Head(nn.Module):

@@ -38,13 +38,13 @@ def explained(photos: Path, output: Path, command: str) -> Iterator[None]:
     """Within this, a reconstruction without a model leaves a report that says why."""
     try:
         yield
-    except NoModelError:
+    except NoModelError as error:
         facts = survey({}, output / DATABASE)
         write_json(output / REPORT, {"made_of": ""} | describe(facts, photos, command), indent=1)
         title, pictures = f"{photos.resolve().name}: no model", read_pictures(photos, facts)
         write_scene_page(output / PAGE, facts, pictures, Provenance(title, command))
         write_picture(output / SUMMARY, draw_summary(facts, pictures, title))
-        raise
+        raise NoModelError(f"{error}; {output / PAGE} says why") from error
 
 
 def write_model_page(

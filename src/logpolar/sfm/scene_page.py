@@ -273,7 +273,7 @@ def graph_layout(count: int, links: Rows, weights: Matrix, rounds: int = 80) -> 
         distance = np.maximum(np.linalg.norm(away, axis=2), 1e-6)
         force = ideal**2 / distance**2 - pull * distance / ideal
         np.fill_diagonal(force, 0)
-        step = np.einsum("ij,ijk->ik", force, away) - 0.3 * places  # towards the middle, or islands would drift off
+        step = np.einsum("ij,ijk->ik", force, away) - places  # towards the middle, or islands would drift off
         length = np.maximum(np.linalg.norm(step, axis=1, keepdims=True), 1e-9)
         places = places + step / length * np.minimum(length, heat)
     low, high = places.min(axis=0), places.max(axis=0)

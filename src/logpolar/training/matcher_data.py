@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -23,13 +24,16 @@ from logpolar.training.matcher_plan import KINDS, ViewPlan
 from logpolar.training.matcher_truth import Truth, find_truth, project, transfer
 from logpolar.training.matcher_views import VARIANTS, View
 
-_CHUNK = 32
+CHUNK = 32
 """Views described at a time."""
 
 
 @dataclass(frozen=True, eq=False)
 class DescribedViews:
-    """V views with K places for keypoints each, on the device; those without a keypoint are not ``used``."""
+    """V views with K places for keypoints each, on the device; those without a keypoint are not ``used``.
+
+    Views can be replaced, see ``ViewStore``.
+    """
 
     xy: Tensor  # (V, K, 2)
     depth: Tensor  # (V, K)
@@ -42,58 +46,51 @@ class DescribedViews:
         return len(self.xy)
 
 
-def describe_views(
-    views: Iterator[View], count: int, options: ViewsOptions, model: Model, device: torch.device
-) -> DescribedViews:
-    """Describe views, as they come, in all variants."""
-    places, variants = options.keypoints, len(VARIANTS)
-    made = DescribedViews(
-        torch.zeros(count, places, 2, device=device),
-        torch.full((count, places), float("nan"), device=device),
-        torch.zeros(count, 3, 4, dtype=torch.float64, device=device),
-        torch.zeros(count, variants, places, dtype=torch.bool, device=device),
-        torch.zeros(count, variants, places, TABLE_COLUMNS, device=device),
-        torch.zeros(count, variants, places, DESCRIPTOR_SIZE, dtype=torch.float16, device=device),
-    )
-    half = device.type == "cuda"
-    describer = TorchDescriber(network_on(model, device, half), model.sampling, device, fuse=half)
-    chunk: list[View] = []
-    start = 0
-    for view in views:
-        chunk.append(view)
-        if len(chunk) == _CHUNK:
-            _store(made, start, chunk, options, describer, device)
-            start, chunk = start + len(chunk), []
-    if chunk:
-        _store(made, start, chunk, options, describer, device)
-    return made
+class ViewStore:
+    """Describes views in all variants, and stores them by number."""
 
+    def __init__(self, count: int, options: ViewsOptions, model: Model, device: torch.device) -> None:
+        places, variants = options.keypoints, len(VARIANTS)
+        self.views = DescribedViews(
+            torch.zeros(count, places, 2, device=device),
+            torch.full((count, places), float("nan"), device=device),
+            torch.zeros(count, 3, 4, dtype=torch.float64, device=device),
+            torch.zeros(count, variants, places, dtype=torch.bool, device=device),
+            torch.zeros(count, variants, places, TABLE_COLUMNS, device=device),
+            torch.zeros(count, variants, places, DESCRIPTOR_SIZE, dtype=torch.float16, device=device),
+        )
+        half = device.type == "cuda"
+        self._describer = TorchDescriber(network_on(model, device, half), model.sampling, device, fuse=half)
+        self._options, self._device = options, device
 
-def _store(
-    made: DescribedViews,
-    start: int,
-    views: list[View],
-    options: ViewsOptions,
-    describer: TorchDescriber,
-    device: torch.device,
-) -> None:
-    pyramids = TorchPyramids([torch.from_numpy(view.pixels) / 255 for view in views], device, torch.float16)
-    rows, tables = [], []
-    for number, view in enumerate(views, start):
-        count = len(view.keypoints)
-        made.projection[number] = torch.from_numpy(view.projection).to(device)
-        made.xy[number, :count] = torch.from_numpy(view.keypoints.xy).to(device)
-        made.depth[number, :count] = torch.from_numpy(view.depth).to(device)
-        for variant, (keypoints, table, used) in enumerate(view.tables(options.fixed_size)):
-            made.table[number, variant, :count] = torch.from_numpy(table).to(device)
-            made.used[number, variant, :count] = torch.from_numpy(used).to(device)
-            tables.append(keypoints.table)
-            place = np.arange(count)
-            rows.append(np.stack([np.full(count, number - start), np.full(count, variant), place], axis=1))
-    where = torch.from_numpy(np.concatenate(rows)).to(device)
-    with torch.inference_mode():
-        found = describer.describe_on_device(pyramids, where[:, 0], torch.from_numpy(np.concatenate(tables)).to(device))
-    made.descriptors[start + where[:, 0], where[:, 1], where[:, 2]] = found.to(made.descriptors.dtype)
+    def fill(self, views: Iterable[tuple[int, View]]) -> None:
+        """Store numbered views, some at a time, as they come."""
+        left = iter(views)
+        while chunk := list(islice(left, CHUNK)):
+            self.store(chunk)
+
+    def store(self, numbered: Sequence[tuple[int, View]]) -> None:
+        """Store views at their numbers, in place of what was there."""
+        made, device, views = self.views, self._device, [view for _, view in numbered]
+        numbers = torch.tensor([number for number, _ in numbered], device=device)
+        made.used[numbers], made.depth[numbers] = False, float("nan")
+        pyramids = TorchPyramids([torch.from_numpy(view.pixels) / 255 for view in views], device, torch.float16)
+        rows, tables = [], []
+        for row, (number, view) in enumerate(numbered):
+            count = len(view.keypoints)
+            made.projection[number] = torch.from_numpy(view.projection).to(device)
+            made.xy[number, :count] = torch.from_numpy(view.keypoints.xy).to(device)
+            made.depth[number, :count] = torch.from_numpy(view.depth).to(device)
+            for variant, (keypoints, table, used) in enumerate(view.tables(self._options.fixed_size)):
+                made.table[number, variant, :count] = torch.from_numpy(table).to(device)
+                made.used[number, variant, :count] = torch.from_numpy(used).to(device)
+                tables.append(keypoints.table)
+                rows.append(np.stack([np.full(count, row), np.full(count, variant), np.arange(count)], axis=1))
+        where = torch.from_numpy(np.concatenate(rows)).to(device)
+        with torch.inference_mode():
+            given = torch.from_numpy(np.concatenate(tables)).to(device)
+            found = self._describer.describe_on_device(pyramids, where[:, 0], given)
+        made.descriptors[numbers[where[:, 0]], where[:, 1], where[:, 2]] = found.to(made.descriptors.dtype)
 
 
 class Batch(NamedTuple):
@@ -108,12 +105,12 @@ class Batch(NamedTuple):
 
 
 class PairSampler:
-    """Draws pairs of views. What step n draws depends on the seed and n alone."""
+    """Draws pairs of views. Which of them step n draws depends on the seed and n alone."""
 
     def __init__(self, plan: ViewPlan, views: DescribedViews, config: MatcherConfig) -> None:
         self._views, self._batch, self._seed = views, config.batch, config.run.seed
         self._fuse = config.run.compile and views.xy.is_cuda
-        self._counts = np.array(plan.views)
+        self._counts, self._detectors = np.array(plan.views), 2 if config.views.detector else 1
         self._starts = plan.starts
         data = config.data
         shares = dict(zip(KINDS, (data.scene_share, data.photo_share, data.aligned_share), strict=True))
@@ -132,15 +129,21 @@ class PairSampler:
         kinds = random.choice(len(chances), self._batch.pairs, p=chances / chances.sum())
         images = np.array([self._choose_pair(kind, random) for kind in kinds])
         images = np.where(random.random((len(images), 1)) < 0.5, images, images[:, ::-1])
-        chosen = (random.random(images.shape) * self._counts[images]).astype(np.int64)
-        # Of one image, two different views.
-        again = (
-            chosen[:, 0] + 1 + (random.random(len(images)) * (self._counts[images[:, 0]] - 1)).astype(np.int64)
-        ) % (self._counts[images[:, 0]])
-        chosen[:, 1] = np.where(images[:, 0] == images[:, 1], again, chosen[:, 1])
+        chosen = self._choose_views(images, random)
         lottery, upright, fixed = random.random(len(images)), self._batch.upright, self._batch.fixed
         variants = np.where(lottery < fixed, 2, np.where(lottery < fixed + upright, 1, 0))
         return self._starts[images] + chosen, variants.astype(np.int64), int(random.integers(2**62))
+
+    def _choose_views(self, images: NDArray[np.int64], random: np.random.Generator) -> NDArray[np.int64]:
+        """A view of each image (B, 2), both by the same detector; of one image, two different views."""
+        kinds = self._detectors
+        kind = random.integers(kinds, size=len(images))
+        counts = (self._counts[images] - kind[:, None] + kinds - 1) // kinds  # of views by that detector
+        chosen = (random.random(images.shape) * counts).astype(np.int64)
+        others = (random.random(len(images)) * (counts[:, 0] - 1)).astype(np.int64)
+        again = (chosen[:, 0] + 1 + others) % counts[:, 0]
+        chosen[:, 1] = np.where(images[:, 0] == images[:, 1], again, chosen[:, 1])
+        return kind[:, None] + kinds * chosen
 
     def _choose_pair(self, kind: int, random: np.random.Generator) -> NDArray[np.int64]:
         groups = self._kinds[kind][1]
@@ -192,6 +195,8 @@ def gather(
     owner = stacked[:, None]
     xy, depth = data.xy[owner, rows], data.depth[owner, rows]
     table, descriptors = (each[owner, kinds[:, None], rows] for each in (data.table, data.descriptors))
+    if generator is not None and options.noise:
+        descriptors = _noisy(descriptors, options.noise, generator)
     first, second = data.projection[stacked].chunk(2)
     xys, depths, masks, vectors = xy.chunk(2), depth.chunk(2), mask.chunk(2), descriptors.chunk(2)
     there = project(xys[0], depths[0], *transfer(first, second))
@@ -200,3 +205,11 @@ def gather(
     find = _fused_truth() if fuse else find_truth
     truth = find((xys[0], xys[1]), there, back, (masks[0], masks[1]), likeness, options.positive, options.negative)
     return Batch(descriptors, table, mask, truth, xy, rows)
+
+
+def _noisy(descriptors: Tensor, most: float, generator: torch.Generator) -> Tensor:
+    """Unit vectors, each moved by a random vector of a length up to ``most``."""
+    shape, device = descriptors.shape, descriptors.device
+    step = torch.nn.functional.normalize(torch.randn(shape, generator=generator, device=device), dim=-1)
+    length = most * torch.rand((*shape[:-1], 1), generator=generator, device=device)
+    return torch.nn.functional.normalize(descriptors.float() + length * step, dim=-1).to(descriptors.dtype)

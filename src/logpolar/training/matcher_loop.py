@@ -16,6 +16,9 @@ from logpolar.training.matcher_data import Batch
 from logpolar.training.matcher_loss import matcher_loss
 from logpolar.training.matcher_options import MatcherConfig, MatcherOptimisation
 
+_STEPS = 10**7
+"""More than any run has: so that no two runs have the same seeds."""
+
 
 class MatcherTrainer:
     """A matcher in training: bfloat16 and compiled on a GPU, float32 on a CPU."""
@@ -24,7 +27,7 @@ class MatcherTrainer:
         """``draw``: the batch of a step."""
         self.config, self.step, self._draw, self._device = config, 0, draw, device
         torch.manual_seed(config.run.seed)
-        self.network: MatcherNetwork = MatcherNetwork(config.network).to(device)
+        self.network: MatcherNetwork = MatcherNetwork(config.network, config.optimisation.dropout).to(device)
         self._rate = torch.zeros((), device=device)
         options = config.optimisation
         self.optimiser = torch.optim.AdamW(
@@ -40,6 +43,7 @@ class MatcherTrainer:
     def advance(self) -> tuple[Tensor, Tensor]:
         """One step; its loss and that of the last layer's matches, still on the device."""
         self._rate.fill_(learning_rate(self.step, self.config.optimisation))
+        torch.manual_seed((self.config.run.seed * _STEPS + self.step) % 2**63)  # of dropout, also after resuming
         loss, last = self._loss(self._draw(self.step))
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]

@@ -34,7 +34,17 @@ class ViewsOptions:
     max_tilt: float = setting(0.2, "Largest displacement of a view's corners, as a fraction of its sides.", 0, 0.5)
     altered: float = setting(0.3, "Fraction of views under other conditions: night, haze, blur, noise.", 0, 1)
     keypoints: int = setting(1024, "Keypoints kept of a view.", 8)
+    detector: str = setting("", "Network detector, shipped or a file, of every second view; empty: SIFT for all.")
+    refresh: bool = setting(
+        True,
+        "Replace views by new ones all the time, as fast as processes make them. What a step sees then depends on "
+        "their speed; false: on the seed alone.",
+    )
     fixed_size: float = setting(6.0, "Pixels: size of keypoints whose size is ignored.", 1)
+
+    def __post_init__(self) -> None:
+        if self.detector and min(self.photo_views, 2 * self.scene_views, 2 * self.aligned_views) < 4:
+            raise ValueError("a detector of every second view needs photo_views of at least 4, and 2 of the others")
 
 
 @dataclass(frozen=True)
@@ -45,6 +55,7 @@ class MatcherBatch:
     keypoints: int = setting(512, "Keypoints of a view.", 8)
     upright: float = setting(0.15, "Fraction of pairs whose keypoints have sizes but no angles.", 0, 1)
     fixed: float = setting(0.25, "Fraction of pairs whose keypoints have neither.", 0, 1)
+    noise: float = setting(0.1, "Largest length of a random vector that is added to each descriptor of unit length.", 0)
     positive: float = setting(3.0, "Pixels: keypoints closer than this, in both images, match.", 0)
     negative: float = setting(5.0, "Pixels: keypoints farther apart than this, in either image, do not.", 0)
 
@@ -57,7 +68,8 @@ class MatcherOptimisation:
     learning_rate: float = setting(6e-4, "Learning rate after the warm-up.", 0)
     final_rate: float = setting(0.02, "Learning rate at the end, as a fraction.", 0, 1)
     warm_up: int = setting(500, "Steps over which the learning rate rises from 0.", 0)
-    weight_decay: float = setting(0.01, "Weight decay.", 0)
+    weight_decay: float = setting(0.05, "Weight decay.", 0)
+    dropout: float = setting(0.1, "Of what each layer adds to the states.", 0, 0.9)
     clip: float = setting(1.0, "Largest norm of the gradient.", 0)
 
 

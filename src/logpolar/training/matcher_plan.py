@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Sequence
+import queue
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +19,9 @@ from numpy.typing import NDArray
 
 from logpolar.datasets.aligned import read_pair_list
 from logpolar.datasets.files import CorrespondenceFile
+from logpolar.distributed import in_processes
 from logpolar.errors import LogpolarError
+from logpolar.models.detectors import NetworkDetector
 from logpolar.training.matcher_options import MatcherData, ViewsOptions
 from logpolar.training.matcher_views import SourceFile, View, make_view
 
@@ -26,10 +32,12 @@ KINDS = ("scene", "photo", "aligned")
 class ViewTask(NamedTuple):
     """What a process needs to make a view."""
 
+    number: int  # of the view
     file: SourceFile
     plain: bool
     backdrop: SourceFile | None
-    seed: tuple[int, int, int]
+    detector: str  # empty: SIFT
+    seed: tuple[int, ...]
     options: ViewsOptions
 
 
@@ -39,7 +47,7 @@ class ViewPlan:
 
     files: list[SourceFile]
     views: list[int]
-    plain: list[bool]  # whether the first view is the image as it is
+    plain: list[bool]  # whether the first view, by each detector, is the image as it is
     pairs: dict[str, dict[str, list[tuple[int, int]]]]  # kind, group: pairs of images
 
     @property
@@ -49,14 +57,28 @@ class ViewPlan:
 
     def tasks(self, options: ViewsOptions, seed: int) -> list[ViewTask]:
         """One for every view, in order."""
-        random = np.random.default_rng(seed)
+        return self._tasks(options, seed, np.arange(len(self.files)), ())
+
+    def new_tasks(self, options: ViewsOptions, seed: int) -> Iterator[ViewTask]:
+        """Further views without end: every view anew, images in random order, again and again."""
+        for turn in count(1):
+            order = np.random.default_rng((seed, turn)).permutation(len(self.files))
+            yield from self._tasks(options, seed, order, (turn,))
+
+    def _tasks(
+        self, options: ViewsOptions, seed: int, images: NDArray[np.int64], turn: tuple[int, ...]
+    ) -> list[ViewTask]:
+        random, starts = np.random.default_rng((seed, *turn)), self.starts
         photos = [file for file in self.files if file.number is None]
+        detectors = ["", options.detector] if options.detector else [""]
         found = []
-        for image, (file, count) in enumerate(zip(self.files, self.views, strict=True)):
-            for view in range(count):
-                plain = self.plain[image] and view == 0
+        for image in images.tolist():
+            file = self.files[image]
+            for view in range(self.views[image]):
+                plain = self.plain[image] and view < len(detectors)
                 backdrop = photos[int(random.integers(len(photos)))] if photos and file.number is None else None
-                found.append(ViewTask(file, plain, backdrop, (seed, image, view), options))
+                detector, number = detectors[view % len(detectors)], int(starts[image]) + view
+                found.append(ViewTask(number, file, plain, backdrop, detector, (seed, image, view, *turn), options))
         return found
 
 
@@ -113,7 +135,57 @@ def run_task(task: ViewTask) -> View:
     cv2.setNumThreads(1)  # processes use the cores
     source = _source(task.file, task.options.max_size)
     backdrop = None if task.plain or task.backdrop is None else _source(task.backdrop, task.options.max_size).pixels
-    return make_view(source, task.options, np.random.default_rng(task.seed), task.plain, backdrop)
+    detector = _detector(task.detector, task.options.keypoints) if task.detector else None
+    return make_view(source, task.options, np.random.default_rng(task.seed), task.plain, backdrop, detector)
+
+
+@lru_cache(maxsize=1)
+def _detector(name: str, keypoints: int) -> NetworkDetector:
+    return NetworkDetector(name, keypoints, threads=1)
 
 
 _source = lru_cache(maxsize=4)(SourceFile.read)  # views of one image follow each other
+
+
+class MadeViews:
+    """Views of tasks, numbered, made by processes in the background: a thread fetches up to ``ahead`` of them."""
+
+    def __init__(self, tasks: Iterable[ViewTask], jobs: int, ahead: int) -> None:
+        self._made: queue.Queue[tuple[int, View]] = queue.Queue(ahead)
+        self._closed, self._error = False, None  # type: bool, BaseException | None
+        self._thread = threading.Thread(target=self._fetch, args=(tasks, jobs), daemon=True)
+        self._thread.start()
+
+    def _fetch(self, tasks: Iterable[ViewTask], jobs: int) -> None:
+        with closing(in_processes(run_task, tasks, jobs)) as views:  # type: ignore[type-var] # a generator
+            try:
+                for task, view in views:
+                    while not self._closed:
+                        with suppress(queue.Full):
+                            self._made.put((task.number, view), timeout=0.2)
+                            break
+                    if self._closed:
+                        return
+            except BaseException as error:
+                self._error = error
+
+    def __iter__(self) -> Iterator[tuple[int, View]]:
+        """All views, as they come."""
+        while self._thread.is_alive() or not self._made.empty():
+            with suppress(queue.Empty):
+                yield self._made.get(timeout=0.2)
+        self._raise()
+
+    def ready(self, count: int) -> list[tuple[int, View]]:
+        """So many views, or none while there are fewer: describing few at a time is slow."""
+        self._raise()
+        return [self._made.get() for _ in range(count)] if self._made.qsize() >= count else []
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """End the processes."""
+        self._closed = True
+        self._thread.join()

@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import json
 import math
-import queue
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from logpolar.distributed import cores, in_processes
+from logpolar.distributed import cores
 from logpolar.errors import LogpolarError
 from logpolar.models import Model, load_model
 from logpolar.models.matcher_cards import MatcherCard
 from logpolar.models.runtimes.torch_device import find_device
 from logpolar.storage.documents import versions
-from logpolar.training.matcher_data import DescribedViews, PairSampler, describe_views
+from logpolar.training.matcher_data import CHUNK, Batch, DescribedViews, PairSampler, ViewStore
 from logpolar.training.matcher_loop import MatcherTrainer
 from logpolar.training.matcher_options import MatcherConfig, ViewsOptions
-from logpolar.training.matcher_plan import ViewPlan, make_plan, run_task
+from logpolar.training.matcher_plan import MadeViews, ViewPlan, make_plan
 from logpolar.training.matcher_validation import validate, validation_pairs
-from logpolar.training.matcher_views import View
 from logpolar.training.records import Table
 
 _VALIDATION_PAIRS = 24
@@ -48,7 +45,11 @@ class Prepared:
     """Views of a plan, described."""
 
     plan: ViewPlan
-    views: DescribedViews
+    store: ViewStore
+
+    @property
+    def views(self) -> DescribedViews:
+        return self.store.views
 
 
 def train_matcher(config: MatcherConfig, folder: Path, overwrite: bool = False, say: Say = print) -> MatcherReport:
@@ -62,11 +63,17 @@ def train_matcher(config: MatcherConfig, folder: Path, overwrite: bool = False, 
     model = load_model(config.descriptor)
     made = prepare(config, model, device, say)
     held = prepare(config, model, device, say, held_out=True) if config.data.held_out else None
-    trainer = MatcherTrainer(config, PairSampler(made.plan, made.views, config).draw, device)
+    batches = Refreshed(config, made)
+    trainer = MatcherTrainer(config, batches.draw, device)
     about = trainer.load(folder)
     if about and about["network"] != asdict(config.network):
         raise LogpolarError(f"{folder}: its checkpoint is of another network; choose another folder, or --overwrite")
-    figures = run_steps(trainer, folder, held, began, say)
+    try:
+        figures = run_steps(trainer, folder, held, began, say)
+    finally:
+        batches.close()
+    if batches.count:
+        say(f"{batches.count} views were replaced by new ones")
     if trainer.step < config.optimisation.steps:
         say(f"stopped after step {trainer.step}; rerun the command to resume")
         return MatcherReport(None, trainer.step, figures)
@@ -84,40 +91,44 @@ def prepare(
     options = validation_views(config.views) if held_out else config.views
     plan = make_plan(config.data, options, held_out)
     tasks = plan.tasks(options, config.run.seed)
-    since = time.perf_counter()
-    jobs = min(config.run.jobs or cores(), len(tasks))
-    views = in_background(view for _, view in in_processes(run_task, tasks, jobs))
-    described = describe_views(views, len(tasks), options, model, device)
+    since, store = time.perf_counter(), ViewStore(len(tasks), options, model, device)
+    store.fill(MadeViews(tasks, min(_jobs(config), len(tasks)), 4096))
+    described = store.views
     known = float(described.depth.isfinite().float().mean())
     say(
         f"{len(tasks)} views of {len(plan.files)} images, {int(described.used[:, 0].sum())} keypoints, "
         f"{known:.0%} of the places of known depth: {time.perf_counter() - since:.0f} s"
     )
-    return Prepared(plan, described)
+    return Prepared(plan, store)
+
+
+def _jobs(config: MatcherConfig) -> int:
+    return config.run.jobs or cores()
 
 
 def validation_views(options: ViewsOptions) -> ViewsOptions:
-    """Views to validate on: an image as it is, and one warped; never altered nor turned far."""
-    return replace(options, scene_views=2, altered=0.0, turned=0.0)
+    """Views to validate on: an image as it is, and one warped; SIFT's keypoints, never altered nor turned far."""
+    return replace(options, scene_views=2, altered=0.0, turned=0.0, detector="")
 
 
-def in_background(views: Iterator[View]) -> Iterator[View]:
-    """The same views; a thread fetches them, so that processes need not wait for the device."""
-    fetched: queue.Queue[View | BaseException | None] = queue.Queue(maxsize=4096)
+class Refreshed:
+    """Draws batches; before each, replaces views by the new ones that are ready."""
 
-    def fetch() -> None:
-        try:
-            for view in views:
-                fetched.put(view)
-            fetched.put(None)
-        except BaseException as error:
-            fetched.put(error)
+    def __init__(self, config: MatcherConfig, made: Prepared) -> None:
+        self._draw, self._store = PairSampler(made.plan, made.views, config).draw, made.store
+        tasks = made.plan.new_tasks(config.views, config.run.seed)
+        self._views = MadeViews(tasks, max(_jobs(config) - 1, 1), 2 * CHUNK) if config.views.refresh else None
+        self.count = 0  # of views that were replaced
 
-    threading.Thread(target=fetch, daemon=True).start()
-    while (view := fetched.get()) is not None:
-        if isinstance(view, BaseException):
-            raise view
-        yield view
+    def draw(self, step: int) -> Batch:
+        if self._views and (ready := self._views.ready(CHUNK)):
+            self._store.store(ready)
+            self.count += len(ready)
+        return self._draw(step)
+
+    def close(self) -> None:
+        if self._views:
+            self._views.close()
 
 
 def run_steps(

@@ -48,11 +48,13 @@ class Counts:
         self.sure_incorrect += int((wrong & sure).sum())
 
     def figures(self) -> dict[str, float]:
+        """Precision of sure matches only if there are any."""
+        sure = self.sure_correct + self.sure_incorrect
         return {
             "precision": self.correct / max(self.correct + self.incorrect, 1),
             "recall": self.found / max(self.existing, 1),
-            "sure_precision": self.sure_correct / max(self.sure_correct + self.sure_incorrect, 1),
             "true_matches": float(self.existing),
+            **({"sure_precision": self.sure_correct / sure} if sure else {}),
         }
 
 
@@ -95,6 +97,8 @@ def validate(
 ) -> dict[str, dict[str, float]]:
     """Precision, recall and precision of sure matches by set, variant and method; ``export`` writes the matches."""
     results, exported = {}, Exported()
+    training = network.training
+    network.eval()
     for name, views in pairs.items():
         for variant in (0, 2):
             counts = {"learned": Counts(), "nearest": Counts()}
@@ -105,6 +109,7 @@ def validate(
                         _export(exported, data, batch, views, number, (name, variant, method), here, match, chance)
             for method, each in counts.items():
                 results[f"{name}/{('detected', 'upright', 'fixed')[variant]}/{method}"] = each.figures()
+    network.train(training)
     if export:
         exported.save(export)
     return results

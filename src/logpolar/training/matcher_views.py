@@ -8,7 +8,6 @@ m = 0. A depth of NaN is unknown; a negative one is of a point that no other vie
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from logpolar.datasets.files import CorrespondenceFile
 from logpolar.geometry.cameras import Matrix
 from logpolar.images import downscale, read_gray, resize_matrix, resize_points, to_bytes, to_gray
 from logpolar.keypoints import Keypoints
-from logpolar.keypoints.detection import SiftDetector
+from logpolar.keypoints.detection import Detector, SiftDetector
 from logpolar.models.matcher_cards import keypoint_table
 from logpolar.training.conditions import change_conditions
 from logpolar.training.matcher_options import ViewsOptions
@@ -154,18 +153,25 @@ def surface_depth(surface: FloatArray, image_size: tuple[int, int], xy: Matrix) 
 
 
 def make_view(
-    source: SourceImage, options: ViewsOptions, random: np.random.Generator, plain: bool, backdrop: Bytes | None = None
+    source: SourceImage,
+    options: ViewsOptions,
+    random: np.random.Generator,
+    plain: bool,
+    backdrop: Bytes | None = None,
+    detector: Detector | None = None,
 ) -> View:
-    """A random view of an image, or the image as it is; beyond the image it shows ``backdrop``, or nothing."""
+    """A random view of an image, or the image as it is; beyond the image it shows ``backdrop``, or nothing.
+
+    Keypoints are those of ``detector``, by default SIFT's.
+    """
     height, width = source.pixels.shape
     warp, size = (np.eye(3), (width, height)) if plain else random_warp((width, height), options, random)
     pixels = source.pixels if plain else _warped(source.pixels, warp, size, backdrop)
     if random.random() < options.altered:
         pixels = change_conditions(pixels, random)
     spread = float(random.random() < 0.5)
-    detect: Callable[[FloatArray], Keypoints] = SiftDetector(options.keypoints, contrast_threshold=0.02, spread=spread)
-    keypoints = detect(to_gray(pixels))
-    keypoints = keypoints.strongest(options.keypoints)
+    detect = detector or SiftDetector(options.keypoints, contrast_threshold=0.02, spread=spread)
+    keypoints = detect(to_gray(pixels)).strongest(options.keypoints)
     back = np.concatenate([keypoints.xy, np.ones((len(keypoints), 1))], axis=1) @ np.linalg.inv(warp).T
     original = back[:, :2] / back[:, 2:]
     # d' (x', y', 1) = warp d (x, y, 1)

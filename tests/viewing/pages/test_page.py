@@ -68,6 +68,24 @@ def test_no_address_and_no_handler_inside_the_markup():
         assert not re.search(r"https?:|//cdn|url\(|\bon\w+=\"|innerHTML|eval\(", page._asset(name)), name
 
 
+def luminance(colour: str) -> float:
+    """WCAG's relative luminance of #rrggbb."""
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
+
+
+def test_text_has_the_contrast_that_wcag_asks_for():
+    palettes = re.findall(r":root \{(.*?)\}", page._asset("page.css"), re.DOTALL)
+    assert len(palettes) == 2, "light and dark"
+    for palette in palettes:
+        colours = dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", palette))
+        for text in ("ink", "soft", "accent", "good", "bad", "weak"):
+            for ground in ("paper", "panel"):
+                low, high = sorted((luminance(colours[text]), luminance(colours[ground])))
+                assert (high + 0.05) / (low + 0.05) >= 4.5, (text, ground)
+
+
 @pytest.mark.parametrize("kind", ["f4", "i4", "i2", "i1", "u1"])
 def test_arrays_are_little_endian_bytes(kind):
     values = np.arange(6).reshape(2, 3).astype(f">{kind}" if kind[1] != "1" else kind)

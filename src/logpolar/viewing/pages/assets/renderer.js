@@ -8,11 +8,11 @@ const POINT_SHADER = [
   out vec3 colour;
   void main() {
     gl_Position = matrix * vec4(position, 1.0);
-    gl_PointSize = clamp(size / gl_Position.w, 1.0, 24.0) + (marked > 0.5 ? 2.0 : 0.0);
+    gl_PointSize = clamp(size / gl_Position.w, 1.0, 24.0) + (marked > 0.5 ? 1.0 : 0.0);
     if (track < least) gl_Position = vec4(2.0, 2.0, 2.0, 1.0);
     float good = clamp(log2(track / 2.0) / 3.0, 0.0, 1.0);
     vec3 own = byTrack ? mix(vec3(0.85, 0.2, 0.15), vec3(0.1, 0.65, 0.3), good) : tint;
-    colour = marked > 0.5 ? accent : mix(own, paper, faint);
+    colour = marked > 0.5 ? mix(own, accent, 0.5) : mix(own, paper, faint);
   }`,
   `#version 300 es
   precision mediump float;
@@ -80,7 +80,7 @@ function isSoftware() {
 
 // Null where the browser has no WebGL 2.
 function makeRenderer(canvas, { points, tints, tracks }) {
-  const gl = canvas.getContext("webgl2", { antialias: !isSoftware() });
+  const gl = canvas.getContext("webgl2", { alpha: false, antialias: !isSoftware() });
   if (!gl) return null;
   const count = tracks.length, programs = [POINT_SHADER, LINE_SHADER, PICTURE_SHADER].map((each) => makeProgram(gl, each));
   const cloud = makeArrays(gl, programs[0], { position: [points, 3], tint: [tints, 3, true], track: [tracks, 1], marked: [new Uint8Array(count), 1] });

@@ -101,7 +101,7 @@ function render(now = 0) {
   state.frame = now;
   state.renderer.draw(orbitMatrix(canvas.clientWidth, canvas.clientHeight), {
     paper: components(colour("--panel")), accent: components(colour("--bad")), size: +element("size").value,
-    least: +element("least").value, faint: state.chosen < 0 ? 0 : 0.4, byTrack: element("colouring").value === "track",
+    least: +element("least").value, faint: state.chosen < 0 ? 0 : 0.7, byTrack: element("colouring").value === "track",
     most: state.moving ? state.most : Infinity, sharpness: state.moving ? state.sharpness : 1, frusta: pressed("frusta"), photos: pressed("photos"),
   });
 }
@@ -118,7 +118,8 @@ function move(change, ...values) {
 }
 
 function resetView() {
-  Object.assign(orbit, { yaw: model.home[0], pitch: model.home[1], distance: model.home[2], target: [0, 0, 0] });
+  const { clientWidth: width, clientHeight: height } = element("view"), [yaw, pitch, distance] = model.home;
+  Object.assign(orbit, { yaw, pitch, distance: distance * Math.max(1, height / width), target: [0, 0, 0] });
   redraw();
 }
 
