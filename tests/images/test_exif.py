@@ -7,7 +7,7 @@ from PIL import Image
 from PIL.TiffImagePlugin import IFDRational
 
 from logpolar.errors import ImageError
-from logpolar.images.exif import FOCAL_LENGTH, FOCAL_LENGTH_35MM, _read_tiff, read_exif
+from logpolar.images.exif import FOCAL_LENGTH, FOCAL_LENGTH_35MM, _read_tiff, read_exif, read_gps
 
 
 def write(path, order: str = "<"):
@@ -57,3 +57,34 @@ def test_pipes_are_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe.jpg")
     with pytest.raises(ImageError, match="pipe"):
         read_exif(tmp_path / "pipe.jpg")
+
+
+def write_gps(path, latitude=(48, 30, 36), longitude=(9, 0, 0), south="N", west="E", altitude=300.5, below=0):
+    exif = Image.Exif()
+    values = {1: south, 2: latitude, 3: west, 4: longitude, 5: bytes([below]), 6: altitude}
+    exif.get_ifd(0x8825).update({tag: value for tag, value in values.items() if value is not None})
+    Image.new("L", (8, 8)).save(path, exif=exif)
+    return path
+
+
+def test_gps(tmp_path):
+    assert read_gps(write_gps(tmp_path / "a.jpg")) == pytest.approx((48.51, 9, 300.5))
+    other = write_gps(tmp_path / "b.jpg", south="S", west="W", below=1)
+    assert read_gps(other) == pytest.approx((-48.51, -9, -300.5))
+    assert read_gps(write_gps(tmp_path / "c.jpg", altitude=None)) == pytest.approx((48.51, 9, None))
+    assert read_gps(write(tmp_path / "d.jpg")) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"latitude": (200, 0, 0)}, "no place on Earth"),
+        ({"longitude": (181, 0, 0)}, "no place on Earth"),
+        ({"latitude": (0, 0, 0), "longitude": (0, 0, 0)}, "0, 0: the camera had none"),
+        ({"latitude": (IFDRational(0, 0), 0, 0)}, "no place on Earth"),
+        ({"longitude": None}, "no place on Earth"),
+    ],
+)
+def test_nonsense_gps(tmp_path, values, words):
+    with pytest.raises(ImageError, match=words):
+        read_gps(write_gps(tmp_path / "a.jpg", **values))

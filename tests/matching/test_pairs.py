@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 
 from logpolar.errors import LogpolarError
-from logpolar.matching.pairs import PairingOptions, choose_pairs, exhaustive_pairs, read_pairs, sequential_pairs
+from logpolar.matching.pairs import (
+    PairingOptions,
+    choose_pairs,
+    exhaustive_pairs,
+    read_pairs,
+    sequential_pairs,
+    spatial_pairs,
+)
 
 NAMES = [f"{number}.jpg" for number in range(5)]
 
@@ -69,3 +76,13 @@ class TestFile:
         (tmp_path / "pairs.txt").write_bytes(b"\xff\xfe\x00")
         with pytest.raises(LogpolarError, match="not a text file"):
             read_pairs(tmp_path / "pairs.txt", NAMES)
+
+
+def test_spatial_pairs_are_the_nearest():
+    names = ["a", "b", "c", "d", "e"]
+    positions = {"a": (0, 0), "b": (1, 0), "c": (5, 0), "d": (7, 0)}
+    assert spatial_pairs(names[:4], positions, 1) == [("a", "b"), ("c", "d")]
+    assert spatial_pairs(names, positions, 1) == [
+        *(("a", "b"), ("a", "e"), ("b", "e"), ("c", "d"), ("c", "e"), ("d", "e"))
+    ]
+    assert spatial_pairs(names[:2], positions, 9) == [("a", "b")]

@@ -19,6 +19,7 @@ from logpolar.cli.export import export
 from logpolar.cli.extract import extract
 from logpolar.cli.imc import imc
 from logpolar.cli.interruption import behind, interruptible, stop
+from logpolar.cli.localize import localize
 from logpolar.cli.match import match
 from logpolar.cli.match_features import match_features
 from logpolar.cli.models import models
@@ -93,6 +94,7 @@ for _command in (
     extract,
     match_features,
     sfm,
+    localize,
     colmap,
     imc,
     view,

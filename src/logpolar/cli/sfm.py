@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ from logpolar.cli.options import (
     pairs_file_option,
     take_extraction,
 )
-from logpolar.cli.settings import make_settings, settings_options
+from logpolar.cli.settings import Number, make_settings, settings_options
+from logpolar.errors import LogpolarError
 from logpolar.matching.options import MatchingOptions
-from logpolar.sfm.mapper import MODELS, PAGE, REPORT, NoModelError, SfmReport
+from logpolar.sfm.mapper import MODELS, PAGE, REPORT, NoModelError, SfmReport, check_claim
 from logpolar.sfm.pipeline import SfmInputs, SfmOptions
 from logpolar.sfm.quality import DEFAULT_QUALITY, QUALITIES, QUALITY_NAMES, Quality
 
@@ -45,6 +47,9 @@ _PATH = click.Path(path_type=Path)
 @settings_options(SfmOptions)
 @click.option("--poses", type=_PATH, help="Known poses (COLMAP model or text file): triangulate only.")
 @masks_option
+@click.option("--georegister", metavar="SYSTEM", help="Align to GPS: enu (metres), or a code such as EPSG:32632.")
+@click.option("--control", type=_PATH, help="Ground control points to check --georegister, as in OpenDroneMap.")
+@click.option("--fps", type=Number(0.01, 240), default=2.0, show_default=True, help="Frames per second of a video.")
 @pairs_file_option
 @settings_options(MatchingOptions)
 @jobs_option
@@ -54,13 +59,14 @@ _PATH = click.Path(path_type=Path)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.pass_context
 def sfm(ctx: click.Context, /, photos: Path, output: Path, **settings: Any) -> None:
-    """Reconstruct a folder of photos into OUTPUT/sparse: features, pairs, matches, verification, COLMAP's mapper.
+    """Reconstruct PHOTOS, a folder or a video, into OUTPUT/sparse: features, matches, verification, COLMAP's mapper.
 
     Rerun the command to resume, to add new photos or to drop removed ones. OUTPUT also holds the feature and match
     files, the COLMAP database, report.html to look at, report.json, points.ply and summary.png; a folder with a
     COLMAP project from elsewhere is refused. Exit code 1: no model, which report.html explains, most photos missing
     from it, or photos that could not be used. Needs the extra 'sfm'.
     """
+    from logpolar.sfm.georegistration import check_system
     from logpolar.sfm.pipeline import reconstruct
     from logpolar.sfm.pycolmap_compat import verbose
     from logpolar.sfm.reports import explained, write_reports
@@ -72,6 +78,12 @@ def sfm(ctx: click.Context, /, photos: Path, output: Path, **settings: Any) -> N
     silent, as_json = settings.pop("quiet"), settings.pop("as_json")
     say = (lambda line: None) if silent or as_json else click.echo
     options = make_settings(SfmOptions, settings)
+    system, control = settings.pop("georegister"), settings.pop("control")
+    if control and not system:
+        raise LogpolarError("--control needs --georegister")
+    if system:
+        check_system(system)
+    photos, skipped = _prepare(photos, output, settings.pop("fps"), say)
     inputs = SfmInputs(*(settings.pop(name) for name in ("pairs", "masks", "poses")))
     run = settings.pop("jobs"), settings.pop("overwrite"), not silent, say, device, _warn
     with continuing(output), verbose(settings.pop("verbose")):
@@ -87,7 +99,9 @@ def sfm(ctx: click.Context, /, photos: Path, output: Path, **settings: Any) -> N
         click.echo((output / REPORT).read_text())
     elif not silent:
         _print(output, report)
-    sys.exit(_judge(output, report))
+    if system:
+        _georegister(photos, output, report, system, control, say)
+    sys.exit(max(_judge(output, report), int(skipped)))
 
 
 for _option in sfm.params:
@@ -101,6 +115,38 @@ def _apply_quality(ctx: click.Context, settings: dict[str, Any], quality: Qualit
         if ctx.get_parameter_source(name) is click.core.ParameterSource.DEFAULT:
             settings[name] = getattr(quality, name)
     settings["ba_iterations"] = quality.ba_iterations
+
+
+def _prepare(photos: Path, output: Path, fps: float, say: Callable[[str], None]) -> tuple[Path, bool]:
+    """The folder of photos that COLMAP can read, and whether some could not be converted."""
+    from logpolar.images.preparation import prepare_photos
+
+    check_claim(output, "photos")
+    made = prepare_photos(photos, output / "photos", fps)
+    if made.frames:
+        say(f"{photos}: {made.frames} frames in {made.folder}")
+    if made.converted:
+        say(f"{made.converted} photos converted to JPEG in {made.folder}, which COLMAP reads")
+    if made.unread:
+        say("not read: " + ", ".join(f"{count} x {kind}" for kind, count in sorted(made.unread.items())))
+    for reason in made.failed.values():
+        _warn(f"left out: {reason}")
+    return made.folder, bool(made.failed)
+
+
+def _georegister(
+    photos: Path, output: Path, report: SfmReport, system: str, control: Path | None, say: Callable[[str], None]
+) -> None:
+    from logpolar.sfm.georegistration import GEOREGISTERED, georegister, read_positions
+
+    positions = read_positions(photos, [image.name for image in report.registered])
+    place = output / GEOREGISTERED
+    record = georegister(output / MODELS / str(report.model), place, positions, system, control)
+    say(f"{place}: {record.system}, add the offset {record.offset}")
+    for what, found in (("GPS positions", record.gps), ("control points", record.control)):
+        if found:
+            axes = f"{found.east:.3g} / {found.north:.3g} / {found.up:.3g} m"
+            say(f"{found.count} {what}: east / north / up {axes} RMS, {found.median:.3g} m median")
 
 
 def _warn(line: str) -> None:

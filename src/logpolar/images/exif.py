@@ -1,13 +1,16 @@
-"""Numbers in a photo's EXIF data: the focal length, for one. Without Pillow, which the base install lacks."""
+"""A photo's EXIF data: the focal length, the position. Without Pillow, which the base install lacks."""
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from pathlib import Path
 
 import cv2
 import numpy as np
 
+from logpolar.errors import ImageError, LogpolarError
+from logpolar.images.heif import heif_exif, is_heif
 from logpolar.images.reading import read_checked, silent_stderr
 
 FOCAL_LENGTH, FOCAL_LENGTH_35MM, PIXEL_WIDTH = 0x920A, 0xA405, 0xA002
@@ -17,28 +20,47 @@ FOCAL_PLANE_X_RESOLUTION, FOCAL_PLANE_UNIT = 0xA20E, 0xA210
 _NESTED = 0x8769
 """Tag of the directory with the camera's settings."""
 
-_FORMATS = {3: "H", 4: "I", 5: "II", 9: "i", 10: "ii", 11: "f", 12: "d"}
-"""TIFF's types of numbers: short, long, rational, the signed ones, and floating point."""
+_GPS, _LATITUDE, _LONGITUDE, _ALTITUDE_REF, _ALTITUDE = 0x8825, 2, 4, 5, 6
+"""Tag of the directory with the position, and tags in it."""
+
+_LONGEST = 64
+"""Values of a tag; more are pictures and notes."""
+
+_EXIF = cv2.IMAGE_METADATA_EXIF
+_TEXT = 2
+_FORMATS = {1: "B", _TEXT: "c", 3: "H", 4: "I", 5: "II", 9: "i", 10: "ii", 11: "f", 12: "d"}
+"""TIFF's types: byte, character, short, long, rational, the signed ones, and floating point."""
 
 
 def read_exif(path: str | Path) -> dict[int, float]:
     """Single numbers by tag, rationals divided; empty without EXIF data, and without what is damaged in it."""
+    return _read_tiff(exif_block(path))
+
+
+def exif_block(path: str | Path) -> bytes:
+    """A photo's EXIF data as stored, a TIFF file of its own; empty without it."""
     data = read_checked(path)
+    if is_heif(data[:32]):
+        with contextlib.suppress(LogpolarError):
+            return heif_exif(data)
+        return b""
     try:
         with silent_stderr():
             _, kinds, blocks = cv2.imdecodeWithMetadata(
                 np.frombuffer(data, np.uint8), flags=cv2.IMREAD_REDUCED_GRAYSCALE_8
             )
     except cv2.error:
-        return {}
-    found: dict[int, float] = {}
-    for kind, block in zip(kinds, blocks, strict=True):
-        if kind == cv2.IMAGE_METADATA_EXIF:
-            found |= _read_tiff(np.asarray(block).tobytes())
-    return found
+        return b""
+    return next((np.asarray(block).tobytes() for kind, block in zip(kinds, blocks, strict=True) if kind == _EXIF), b"")
 
 
 def _read_tiff(data: bytes) -> dict[int, float]:
+    found = {tag: values[0] for tag, values in _read_tables(data, _NESTED).items() if len(values) == 1}
+    return {tag: value for tag, value in found.items() if isinstance(value, float)}
+
+
+def _read_tables(data: bytes, nested: int) -> dict[int, tuple[float | str, ...]]:
+    """Values by tag of the first directory and of the one that ``nested`` leads to; empty if they are cut off."""
     start = max(data.find(b"II*\0"), data.find(b"MM\0*"))
     if start < 0:
         return {}
@@ -47,23 +69,59 @@ def _read_tiff(data: bytes) -> dict[int, float]:
     try:
         (place,) = struct.unpack_from(f"{order}I", tiff, 4)
         found = _read_directory(tiff, order, place)
-        if _NESTED in found:
-            found |= _read_directory(tiff, order, int(found[_NESTED]))
+        if len(inner := found.get(nested, ())) == 1 and isinstance(inner[0], float):
+            found |= _read_directory(tiff, order, int(inner[0]))
     except struct.error:  # cut off
         return {}
     return found
 
 
-def _read_directory(tiff: bytes, order: str, place: int) -> dict[int, float]:
-    found = {}
+def _read_directory(tiff: bytes, order: str, place: int) -> dict[int, tuple[float | str, ...]]:
+    found: dict[int, tuple[float | str, ...]] = {}
     (count,) = struct.unpack_from(f"{order}H", tiff, place)
     for entry in range(place + 2, place + 2 + 12 * count, 12):
         tag, kind, length = struct.unpack_from(f"{order}HHI", tiff, entry)
-        if kind not in _FORMATS or length != 1:
+        if kind not in _FORMATS or not 0 < length <= _LONGEST:
             continue
-        numbers = f"{order}{_FORMATS[kind]}"
+        numbers = f"{order}{_FORMATS[kind] * length}"
         at = entry + 8 if struct.calcsize(numbers) <= 4 else struct.unpack_from(f"{order}I", tiff, entry + 8)[0]
-        value, *divisor = struct.unpack_from(numbers, tiff, at)
-        if divisor != [0]:
-            found[tag] = value / divisor[0] if divisor else float(value)
+        values = struct.unpack_from(numbers, tiff, at)
+        if kind == _TEXT:
+            found[tag] = (b"".join(values).split(b"\0")[0].decode("ascii", "replace"),)
+        elif len(_FORMATS[kind]) == 2:
+            pairs = list(zip(values[::2], values[1::2], strict=True))
+            if all(divisor for _, divisor in pairs):
+                found[tag] = tuple(value / divisor for value, divisor in pairs)
+        else:
+            found[tag] = tuple(float(value) for value in values)
     return found
+
+
+def read_gps(path: str | Path) -> tuple[float, float, float | None] | None:
+    """Latitude and longitude in degrees (WGS 84) and altitude in metres, if known, of a photo; None without GPS data.
+
+    Raises ``ImageError`` for data that no place on Earth has.
+    """
+    found = _read_tables(exif_block(path), _GPS)
+    if _GPS not in found:
+        return None
+    latitude, longitude = (_degrees(found, tag) for tag in (_LATITUDE, _LONGITUDE))
+    if latitude is None and longitude is None:
+        return None
+    if latitude is None or longitude is None or not (abs(latitude) <= 90 and abs(longitude) <= 180):
+        raise ImageError(f"{path}: its GPS position is no place on Earth (latitude {latitude}, longitude {longitude})")
+    if latitude == longitude == 0:
+        raise ImageError(f"{path}: its GPS position is 0, 0: the camera had none")
+    altitude, *_ = found.get(_ALTITUDE, (None,))
+    if not isinstance(altitude, float) or not -1000 < altitude < 100_000:
+        return latitude, longitude, None
+    return latitude, longitude, -altitude if found.get(_ALTITUDE_REF) == (1.0,) else altitude
+
+
+def _degrees(found: dict[int, tuple[float | str, ...]], tag: int) -> float | None:
+    """From degrees, minutes and seconds; the tag before has the hemisphere. None if it is missing or nonsense."""
+    numbers = [value for value in found.get(tag, ()) if isinstance(value, float)]
+    if not 1 <= len(numbers) <= 3 or not np.isfinite(numbers).all():
+        return None
+    value = sum((number / 60.0**power for power, number in enumerate(numbers)), 0.0)
+    return -value if found.get(tag - 1, ("",))[0] in ("S", "W") else value

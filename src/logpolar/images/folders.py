@@ -8,7 +8,25 @@ from pathlib import Path
 
 from logpolar.errors import ImageError
 
-_ENDINGS = ("jpg", "jpeg", "png", "bmp", "tif", "tiff", "webp", "ppm", "pgm", "pbm", "pnm", "jp2", "exr", "hdr", "avif")
+_ENDINGS = (
+    "jpg",
+    "jpeg",
+    "png",
+    "bmp",
+    "tif",
+    "tiff",
+    "webp",
+    "ppm",
+    "pgm",
+    "pbm",
+    "pnm",
+    "jp2",
+    "exr",
+    "hdr",
+    "avif",
+    "heic",
+    "heif",
+)
 IMAGE_SUFFIXES = frozenset(f".{ending}" for ending in _ENDINGS)
 """File name suffixes of images."""
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from logpolar.errors import ImageError
 from logpolar.images.headers import image_size, promises_too_much
+from logpolar.images.heif import decode_heif, is_heif
 from logpolar.images.resizing import downscale, fitted_size
 from logpolar.settings import DEFAULT_MEGAPIXELS, MEGAPIXELS_VARIABLE
 from logpolar.storage.inputs import MAX_BYTES, read_bytes
@@ -103,6 +104,8 @@ def _check_pixels(data: bytes) -> None:
 
 def _decode(data: bytes | NDArray[np.uint8], flags: int) -> Image:
     _check_pixels(bytes(data))
+    if is_heif(bytes(data[:32])):
+        return decode_heif(bytes(data))
     try:
         with silent_stderr():
             image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)

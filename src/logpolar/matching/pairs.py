@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -62,6 +62,23 @@ def exhaustive_pairs(names: Sequence[str]) -> list[Pair]:
 def sequential_pairs(names: Sequence[str], overlap: int) -> list[Pair]:
     """Each image with the next ``overlap`` ones, in the given order."""
     return [(name, other) for number, name in enumerate(names) for other in names[number + 1 : number + 1 + overlap]]
+
+
+def spatial_pairs(names: Sequence[str], positions: Mapping[str, Sequence[float]], neighbours: int) -> list[Pair]:
+    """Each image with its nearest ``neighbours`` by position; images without a position with every other."""
+    import numpy as np
+
+    known = [name for name in names if name in positions]
+    places = np.array([positions[name] for name in known], np.float64).reshape(len(known), -1)
+    found = []
+    for name, place in zip(known, places, strict=True):
+        order = np.argsort(np.linalg.norm(places - place, axis=1), kind="stable")
+        nearest = [known[row] for row in order if known[row] != name][:neighbours]
+        found += [(min(name, other), max(name, other)) for other in nearest]
+    for name in names:
+        if name not in positions:
+            found += [(min(name, other), max(name, other)) for other in names if other != name]
+    return sorted(set(found))
 
 
 def each_once(pairs: Iterable[Pair]) -> list[Pair]:

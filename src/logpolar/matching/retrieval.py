@@ -25,7 +25,7 @@ def similar_pairs(
     """Each image with its ``neighbours`` most similar ones; sorted, no pair twice."""
     if len(names) < 2:
         return []
-    centres = _find_centres(names, read_descriptors, seed)
+    centres = find_centres(names, read_descriptors, seed)
     vectors = np.stack([pool(read_descriptors(name), centres) for name in names])
     found = set()
     for number, vector in enumerate(vectors):
@@ -47,7 +47,8 @@ def pool(descriptors: FloatArray, centres: FloatArray) -> FloatArray:
     return np.asarray(sums.ravel() / max(float(np.linalg.norm(sums)), 1e-12), np.float32)
 
 
-def _find_centres(names: Sequence[str], read_descriptors: Callable[[str], FloatArray], seed: int) -> FloatArray:
+def find_centres(names: Sequence[str], read_descriptors: Callable[[str], FloatArray], seed: int = 0) -> FloatArray:
+    """Centres (K, D) of all images' descriptors, for ``pool``."""
     random, parts = np.random.default_rng(seed), []
     per_image = max(_SAMPLE // len(names), 1)
     for name in names:

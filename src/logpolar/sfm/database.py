@@ -174,6 +174,21 @@ class Database:
                     self._file.write_two_view_geometry(*numbers, geometry)
                     bar.update()
 
+    def set_positions(self, positions: Mapping[str, Sequence[float]]) -> None:
+        """Replace position priors by these: latitude, longitude and altitude by name; COLMAP's own are not checked."""
+        if not hasattr(self._pycolmap, "PosePriorCoordinateSystem"):
+            return
+        self._file.clear_pose_priors()
+        images = {image.name: image for image in self._file.read_all_images()}
+        for name, place in positions.items():
+            prior = self._pycolmap.PosePrior(position=np.array(place, np.float64))
+            prior.coordinate_system = self._pycolmap.PosePriorCoordinateSystem.WGS84
+            if hasattr(prior, "corr_data_id"):
+                prior.corr_data_id = images[name].data_id
+                self._file.write_pose_prior(prior)
+            else:
+                self._file.write_pose_prior(images[name].image_id, prior)
+
     def refine(self, photos: Path, progress: bool = False) -> RefinementReport:
         """Move verified keypoints to sub-pixel precision, see ``refine_keypoints``."""
         names = {image.number: name for name, image in self.images.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,12 +51,13 @@ def export_database(
     pairs: Sequence[Pair] | None = None,
     names: Sequence[str] | None = None,
     poses: KnownPoses | None = None,
+    positions: Mapping[str, Sequence[float]] | None = None,
 ) -> DatabaseReport:
     """Write a COLMAP database from a feature file and an optional match file, ours or hloc's; verify the matches.
 
     COLMAP guesses cameras from the images in the folder ``photos``; or cameras, images and rigs are copied from another
     database, ``cameras``. ``output`` is written atomically. ``pairs`` and ``names`` select those of the files.
-    ``poses`` may bring calibrations of their own.
+    ``poses`` may bring calibrations of their own. ``positions``: latitude, longitude and altitude by name, as priors.
     """
     from logpolar.features.hloc import HlocFeatureFile, open_features
     from logpolar.matching.files import open_matches
@@ -83,6 +84,8 @@ def export_database(
             database.add_photos(Path(photos), names, options.cameras, calibration)
             if poses:
                 database.set_cameras(poses.cameras)
+            if positions is not None:
+                database.set_positions(positions)
         else:
             raise ValueError("a database needs photos, or the cameras of another database")
         _check_entered(database, names, str(cameras or photos))

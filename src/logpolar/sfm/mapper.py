@@ -259,11 +259,16 @@ def read_report(output: Path) -> SfmReport | None:
 
 
 def claim_folder(output: Path, *made: str, reset: bool = False) -> None:
-    """Mark a folder as ours by a report; refuse one with a COLMAP project of someone else.
+    """Mark a folder as ours by a report; refuse one with a COLMAP project of someone else, see ``check_claim``.
 
-    A folder is ours if its report says so; otherwise none of ``made``, the names that will be written, may exist. With
-    ``reset`` an earlier report, which no longer holds, is replaced.
+    With ``reset`` an earlier report, which no longer holds, is replaced.
     """
+    if not check_claim(output, *made) or reset:
+        write_json(output / REPORT, {"made_of": ""})
+
+
+def check_claim(output: Path, *made: str) -> bool:
+    """Whether a folder is ours, as its report says; otherwise none of ``made``, what will be written, may exist."""
     try:
         ours = "made_of" in parse_json(read_bytes(output / REPORT))
     except (StorageError, ValueError, TypeError):
@@ -271,5 +276,4 @@ def claim_folder(output: Path, *made: str, reset: bool = False) -> None:
     foreign = [name for name in (DATABASE, MODELS, REPORT, *made) if not ours and (output / name).exists()]
     if foreign:
         raise StorageError(f"{output}: {foreign[0]} was not made by this command; choose another folder")
-    if reset or not ours:
-        write_json(output / REPORT, {"made_of": ""})
+    return ours

@@ -13,13 +13,13 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from logpolar.errors import LogpolarError
-from logpolar.matching.pairs import Pair, PairingOptions, choose_pairs, read_pairs
+from logpolar.matching.pairs import PAIRINGS, Pair, PairingOptions, choose_pairs, read_pairs, spatial_pairs
 from logpolar.settings import setting
 from logpolar.sfm.cameras import CameraOptions, misfits, read_calibration
 from logpolar.sfm.database_files import digest_rows
@@ -44,15 +44,25 @@ from logpolar.storage.atomic_io import Lock, check_place, write_whole
 if TYPE_CHECKING:  # the command line builds its options from this module; the rest is slow to import
     from logpolar.features.batch import OpenExtractor
     from logpolar.matching.options import MatchingOptions
+    from logpolar.sfm.georegistration import Position
     from logpolar.sfm.known_poses import KnownPoses
 
 FEATURES, MATCHES, PAIRS, REPEATS = "features.h5", "matches.h5", "pairs.txt", "repeats"
+
+
+SfmPairing = Literal["exhaustive", "sequential", "retrieval", "spatial"]
+assert get_args(SfmPairing)[:-1] == PAIRINGS
 
 
 @dataclass(frozen=True)
 class SfmOptions(PairingOptions):
     """How a folder of photos becomes a model."""
 
+    pairing: SfmPairing = setting(  # type: ignore[assignment] # noqa: RUF009 - one choice more; it makes a field
+        "exhaustive",
+        "Every image with every other, with the next ones by name, with the most similar, or the nearest by GPS.",
+        choices=get_args(SfmPairing),
+    )
     cameras: CameraOptions = CameraOptions()  # noqa: RUF009 - frozen
     fixed_intrinsics: bool = setting(False, "Keep the intrinsics as they are: known, or guessed from EXIF.")
     refine: bool = setting(True, "Refine matched keypoints to sub-pixel precision.")
@@ -147,6 +157,7 @@ class _Run:
         self._photos, self._output, self._options, self._inputs = photos, output, options, inputs
         self._jobs, self._overwrite, self._progress, self._say, self._warn = jobs, overwrite, progress, say, warn
         self._clock = _Stopwatch()
+        self._positions: dict[str, Position] = {}
 
     def extract(self, images: dict[str, Path], open_extractor: OpenExtractor) -> tuple[list[str], dict[str, str]]:
         """Names of photos with features, and reasons of those left out."""
@@ -183,8 +194,10 @@ class _Run:
     ) -> tuple[list[Pair], str]:
         """Matched pairs, and the digest of all that determines the model."""
         from logpolar.matching.files import MatchFile, match_pairs
+        from logpolar.sfm.georegistration import read_positions
 
-        chosen = _choose(self._output, names, self._options, self._inputs.pairs)
+        self._positions = read_positions(self._photos, names, self._warn)
+        chosen = _choose(self._output, names, self._options, self._inputs.pairs, self._positions)
         self._clock.lap("pairs")
         self._say(f"matches of {len(chosen)} pairs")
         files = self._output / FEATURES, self._output / MATCHES
@@ -210,6 +223,7 @@ class _Run:
         export = ExportOptions(cameras, seed=options.seed, refine=options.refine)
         files = output / FEATURES, output / MATCHES, output / DATABASE
         given: dict[str, Any] = {"pairs": chosen, "names": names, "poses": poses, "progress": self._progress}
+        given["positions"] = self._positions
         written = export_database(*files, self._photos, options=export, overwrite=True, **given)
         self._clock.lap("verification")
         self._say(f"mapping: {written.verified} of {written.pairs} pairs verified")
@@ -236,16 +250,33 @@ class _Stopwatch:
         self._last = now
 
 
-def _choose(output: Path, names: list[str], options: SfmOptions, pairs: Path | None) -> list[Pair]:
+def _choose(
+    output: Path, names: list[str], options: SfmOptions, pairs: Path | None, positions: Mapping[str, Position]
+) -> list[Pair]:
     from logpolar.features.files import FeatureFile
 
     if pairs:
         chosen = read_pairs(pairs, names)
+    elif options.pairing == "spatial":
+        chosen = spatial_pairs(names, _in_metres(positions), options.neighbours)
     else:
         with FeatureFile(output / FEATURES) as file:
             chosen = choose_pairs(names, options, lambda name: file.read(name).descriptors)
     write_whole(output / PAIRS, "".join(f"{first} {second}\n" for first, second in chosen).encode())
     return chosen
+
+
+def _in_metres(positions: Mapping[str, Position]) -> dict[str, list[float]]:
+    """East, north and up of the mean position."""
+    import numpy as np
+
+    from logpolar.sfm.georegistration import to_enu
+
+    if not positions:
+        raise LogpolarError("spatial pairing needs photos with GPS positions in their EXIF data; these have none")
+    places = np.array(list(positions.values()))
+    middle = tuple(places.mean(axis=0).tolist())
+    return dict(zip(positions, to_enu(places, (middle[0], middle[1], middle[2])).tolist(), strict=True))
 
 
 def map_again(photos: str | Path, output: str | Path, seed: int, min_model_size: int = 3) -> SfmReport:

@@ -1,0 +1,42 @@
+"""HEIC and HEIF, the photos of phones, through pillow-heif: the extra 'heif'."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from logpolar.errors import ImageError, MissingExtraError, in_one_line
+from logpolar.types import Image
+
+_BRANDS = {b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1"}
+
+
+def is_heif(data: bytes) -> bool:
+    """Whether a file begins as HEIC or HEIF does; AVIF, its sibling, is read by OpenCV."""
+    return data[4:8] == b"ftyp" and data[8:12] in _BRANDS and b"avif" not in data[8:32]
+
+
+def decode_heif(data: bytes) -> Image:
+    """Gray, BGR or BGRA pixels. HEIF applies rotation itself: they are upright."""
+    try:
+        pixels = np.asarray(_open(data))
+    except (ValueError, RuntimeError, OSError, SyntaxError) as error:
+        raise ImageError(f"cannot be decoded ({in_one_line(error)})") from error
+    return np.ascontiguousarray(pixels)
+
+
+def heif_exif(data: bytes) -> bytes:
+    """The EXIF block; empty without one."""
+    return _open(data).info.get("exif") or b""
+
+
+def _open(data: bytes) -> Any:
+    try:
+        import pillow_heif
+    except ImportError as error:
+        raise MissingExtraError("reading HEIC and HEIF", "heif") from error
+    try:
+        return pillow_heif.open_heif(data, bgr_mode=True)
+    except (ValueError, RuntimeError, OSError, SyntaxError) as error:
+        raise ImageError(f"not an image, or a damaged one ({in_one_line(error)})") from error
