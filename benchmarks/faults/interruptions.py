@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -93,7 +94,7 @@ def content(path: Path) -> object:
             file.visititems(visit)
         return found
     if path.suffix == ".db":
-        with sqlite3.connect(path) as tables:
+        with contextlib.closing(sqlite3.connect(path)) as tables:  # an open file would keep its disk mounted
             return [
                 tables.execute(f"SELECT * FROM {name} ORDER BY 1").fetchall()
                 for name in ("images", "keypoints", "matches")

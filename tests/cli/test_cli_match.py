@@ -44,6 +44,10 @@ class TestResult:
         assert int(agreeing.split()[0]) > 0.9 * int(matches.split()[0])
         assert "fundamental" in agreeing
 
+    def test_learned_matcher_is_for_its_own_descriptors(self, photos):
+        assert_one_error(run_match(*photos, "--matcher", "learned"), "is for descriptors of 'logpolar-96'")
+        assert_one_error(run_match(*photos, "--matcher", "consensus"), "no matcher 'consensus'")
+
     def test_picture_has_both_images_and_green_lines(self, photos, tmp_path):
         assert run_match(*photos, "-o", tmp_path / "matches.png").exit_code == 0
         picture = cv2.imread(str(tmp_path / "matches.png"))

@@ -10,6 +10,7 @@ from helpers import assert_one_error
 from logpolar.cli import main
 from logpolar.models import load_model, shipped_models
 from logpolar.models.files import load_detector, shipped_detectors
+from logpolar.models.matcher_files import shipped_matchers
 
 
 def run_models(*arguments: object):
@@ -29,8 +30,14 @@ def test_all_shipped_models_are_shown():
     assert result.exit_code == 0
     assert result.stderr == ""
     titles = [line for line in result.stdout.splitlines() if not line.startswith(" ")]
-    assert titles[:-2] == [*shipped_models(), *shipped_detectors()]
+    assert titles[:-2] == [*shipped_models(), *shipped_detectors(), *shipped_matchers()]
     assert titles[-2] == "logpolar-sf: keypoints of logpolar, described by logpolar-96"
+
+
+def test_a_matcher_names_its_descriptors():
+    output = run_models("logpolar-96-matcher").stdout
+    assert f"matches descriptors of logpolar-96 ({load_model('logpolar-96').digest[:16]}" in output
+    assert "52 billion multiply-adds for 2048 x 2048 keypoints, 3.35 million weights" in output
 
 
 def test_a_pair_shows_both_halves(detector_file):
@@ -66,7 +73,7 @@ def test_json_is_the_whole_card():
     result = run_models("--json")
     assert result.exit_code == 0
     cards = json.loads(result.stdout)
-    assert [card["name"] for card in cards] == [*shipped_models(), *shipped_detectors()]
+    assert [card["name"] for card in cards] == [*shipped_models(), *shipped_detectors(), *shipped_matchers()]
     assert cards[0] == json.loads(load_model("logpolar-96").card.to_json())
 
 

@@ -164,3 +164,8 @@ def test_the_option_selects_the_matcher(path):
     assert found.confidence is not None
     assert open_matcher(str(path)) is open_matcher(str(path))
     assert match_features(features, features).confidence is None
+
+
+def test_both_is_for_pairs_with_a_geometry():
+    with pytest.raises(LogpolarError, match="needs a geometry"):
+        open_matcher("both")

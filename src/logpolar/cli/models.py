@@ -8,18 +8,21 @@ import click
 
 if TYPE_CHECKING:
     from logpolar.models.files import DetectorModel, Model
+    from logpolar.models.matcher_files import MatcherModel
 
 
 @click.command(short_help="List the shipped models and their results.", epilog="Example: logpolar models logpolar-96")
 @click.argument("model", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="Print full cards as JSON.")
 def models(model: tuple[str, ...], as_json: bool) -> None:
-    """Show the shipped models, or model files, with their results: descriptors, detectors, and pairs of both."""
+    """Show the shipped models, or model files, with their results: descriptors, detectors, pairs of both, matchers."""
     import json
 
     from logpolar.models.files import PAIRS, shipped_detectors, shipped_models
+    from logpolar.models.matcher_files import shipped_matchers
 
-    loaded = [each for name in model or (*shipped_models(), *shipped_detectors()) for each in _load(name)]
+    shipped = (*shipped_models(), *shipped_detectors(), *shipped_matchers())
+    loaded = [each for name in model or shipped for each in _load(name)]
     if as_json:
         click.echo(json.dumps([json.loads(each.card.to_json()) for each in loaded], indent=2))
         return
@@ -30,33 +33,39 @@ def models(model: tuple[str, ...], as_json: bool) -> None:
             click.echo(f"{click.style(name, bold=True)}: keypoints of {detector}, described by {descriptor}")
 
 
-def _load(name: str) -> list[Model | DetectorModel]:
-    """A descriptor, a detector, or both halves of a pair."""
+def _load(name: str) -> list[Model | DetectorModel | MatcherModel]:
+    """A descriptor, a detector, both halves of a pair, or a matcher."""
     from logpolar.models.files import is_detector, load_detector, load_model, take_apart
+    from logpolar.models.matcher_files import is_matcher, load_matcher
 
+    if is_matcher(name):
+        return [load_matcher(name)]
     halves = (str(half) for half in take_apart(name) if half is not None)
     return [load_detector(half) if is_detector(half) else load_model(half) for half in halves]
 
 
-def _show(model: Model | DetectorModel) -> None:
+def _show(model: Model | DetectorModel | MatcherModel) -> None:
     from logpolar.models.cards import ModelCard
+    from logpolar.models.matcher_cards import MatcherCard
     from logpolar.sampling.patterns import pattern_to_dict
 
     card = model.card
     click.secho(card.name, bold=True)
     click.echo(f"  {card.description}")
-    cost = card.network.multiply_adds
     if isinstance(card, ModelCard):
         sampling = pattern_to_dict(card.sampling)
         click.echo("  sampling: " + ", ".join(f"{key} {value}" for key, value in sampling.items()))
-        words = f"{cost / 1e6:.1f} million multiply-adds a patch"
+        words = f"{card.network.multiply_adds / 1e6:.1f} million multiply-adds a patch"
+    elif isinstance(card, MatcherCard):
+        click.echo(f"  matches descriptors of {card.descriptor} ({card.descriptor_hash[:16]}...)")
+        words = f"{card.network.multiply_adds(2048, 2048) / 1e9:.0f} billion multiply-adds for 2048 x 2048 keypoints"
     else:
         click.echo(f"  keypoints: {card.size:g} px, scores from {card.min_score:g}")
-        words = f"{cost / 1e3:.1f} thousand multiply-adds a pixel"
+        words = f"{card.network.multiply_adds / 1e3:.1f} thousand multiply-adds a pixel"
     weights = sum(values.size for name, values in model.weights.items() if name.endswith("weight"))
     click.echo(f"  network: {words}, {weights / 1e6:.2f} million weights")
     click.echo(f"  data: {card.training.get('data', 'not stated')}")
-    if card.variant:
+    if not isinstance(card, MatcherCard) and card.variant:
         parent = card.variant
         click.echo(f"  variant: {parent.precision}, of {parent.parent} ({parent.parent_hash[:16]}...)")
     for title, figures in card.figures.items():

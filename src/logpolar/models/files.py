@@ -201,11 +201,16 @@ def is_detector(name_or_path: str | Path) -> bool:
     """Whether this is a shipped detector's name, or the model file of a detector."""
     if str(name_or_path) in shipped_detectors():
         return True
+    return stored_format(name_or_path) == _DETECTOR_FORMAT
+
+
+def stored_format(path: str | Path) -> str | None:
+    """The format of a model file; None for anything else."""
     with suppress(SafetensorError, OSError):
-        if Path(name_or_path).is_file():
-            with safe_open(name_or_path, framework="numpy") as file:
-                return (file.metadata() or {}).get("format") == _DETECTOR_FORMAT
-    return False
+        if Path(path).is_file():
+            with safe_open(path, framework="numpy") as file:
+                return (file.metadata() or {}).get("format")
+    return None
 
 
 def load_detector(name_or_path: str | Path) -> DetectorModel:

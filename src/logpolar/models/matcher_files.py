@@ -26,6 +26,7 @@ from logpolar.models.files import (
     parse_card,
     read_parts,
     shipped_files,
+    stored_format,
     write_model,
 )
 from logpolar.models.graphs import check_piece
@@ -93,6 +94,16 @@ class MatcherModel:
         except RuntimeError as error:
             raise ModelError(f"matcher '{self.card.name}': the weights do not fit the network on its card") from error
         return network.eval()
+
+
+def shipped_matchers() -> list[str]:
+    """Names of the matchers in the package."""
+    return list(shipped_files(_FOLDER))
+
+
+def is_matcher(name_or_path: str | Path) -> bool:
+    """Whether this is a shipped matcher's name, or the file of one."""
+    return str(name_or_path) in shipped_matchers() or stored_format(name_or_path) == MATCHER_FORMAT
 
 
 def load_matcher(name_or_path: str | Path) -> MatcherModel:

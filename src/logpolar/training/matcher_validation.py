@@ -48,11 +48,13 @@ class Counts:
         self.sure_incorrect += int((wrong & sure).sum())
 
     def figures(self) -> dict[str, float]:
+        """Precision of sure matches only if there are any."""
+        sure = self.sure_correct + self.sure_incorrect
         return {
             "precision": self.correct / max(self.correct + self.incorrect, 1),
             "recall": self.found / max(self.existing, 1),
-            "sure_precision": self.sure_correct / max(self.sure_correct + self.sure_incorrect, 1),
             "true_matches": float(self.existing),
+            **({"sure_precision": self.sure_correct / sure} if sure else {}),
         }
 
 
