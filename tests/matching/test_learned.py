@@ -166,11 +166,6 @@ def test_the_option_selects_the_matcher(path):
     assert match_features(features, features).confidence is None
 
 
-def test_both_is_for_pairs_with_a_geometry():
-    with pytest.raises(LogpolarError, match="needs a geometry"):
-        open_matcher("both")
-
-
 def test_auto_filters_nearest_neighbours_but_not_matches_with_confidence():
     random = np.random.default_rng(0)
     first, second = (
