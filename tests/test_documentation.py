@@ -7,6 +7,8 @@ before it prints.
 from __future__ import annotations
 
 import ast
+import importlib
+import json
 import re
 import shutil
 import subprocess
@@ -188,3 +190,10 @@ def test_tables_of_speed_are_those_that_were_measured():
     shown = (ROOT / "docs" / "performance.md").read_text().splitlines()
     assert len(printed) > 50
     assert [line for line in printed if line not in shown] == []
+
+
+def test_tables_of_poses_are_those_of_the_stored_results(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    pose = importlib.import_module("pose")
+    stored = json.loads((ROOT / "benchmarks/results/pose.json").read_text())
+    assert pose.tables(stored, pose.OURS) in (ROOT / "docs/pose.md").read_text()

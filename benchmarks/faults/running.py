@@ -72,9 +72,13 @@ def start(*words: object) -> subprocess.Popen[bytes]:
 
 
 def finish(process: subprocess.Popen[bytes], seconds: float = SECONDS) -> Ended:
-    """Wait for a command; it is killed, with all it started, above the limits."""
+    """Wait for a command; it is killed, with all it started, above the limits.
+
+    Seconds are those of a machine without other work: a share of a busy one is not a hang.
+    """
     begin, peak = time.monotonic(), 0
-    while process.poll() is None and time.monotonic() - begin <= seconds and peak <= BYTES:
+    share = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    while process.poll() is None and time.monotonic() - begin <= share * seconds and peak <= BYTES:
         peak = max(peak, _memory(process.pid))
         time.sleep(0.02)
     if process.poll() is None:
@@ -83,7 +87,7 @@ def finish(process: subprocess.Popen[bytes], seconds: float = SECONDS) -> Ended:
     log.seek(0)
     output = log.read().decode(errors="replace")
     log.close()
-    return Ended(process.returncode, output, time.monotonic() - begin, peak)
+    return Ended(process.returncode, output, (time.monotonic() - begin) / share, peak)
 
 
 def run(*words: object, seconds: float = SECONDS) -> Ended:

@@ -57,7 +57,11 @@ def test_redescribe(place):
     assert again.stdout == result.stdout, "recognised as finished"
     other = (place / "old.db", place / "photos", "-o", place / "new.db", *options, "--seed", "1")
     assert_one_error(run_colmap("redescribe", *other), "new.db: exists already")
-    assert run_colmap("redescribe", *other, "--overwrite").exit_code == 0
+    compared = run_colmap("redescribe", *other, "--overwrite", "--compare")
+    assert compared.exit_code == 0, compared.output
+    table = {line[:24].strip(): line[24:].split() for line in compared.stdout.splitlines() if line[24:].strip()}
+    assert table[""] == ["before", "after"]
+    assert len(table["images registered"]) == len(table["track length"]) == len(table["mapping, s"]) == 2
 
 
 def test_mistakes_are_one_line(place):

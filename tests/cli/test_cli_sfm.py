@@ -6,28 +6,21 @@ import sys
 
 import cv2
 import numpy as np
+import pillow_heif
+import pycolmap
 import pytest
 from click.testing import CliRunner
+from PIL import Image
+from PIL.TiffImagePlugin import IFDRational
 
+from colmap_databases import query
 from helpers import assert_one_error, assert_picture
 from logpolar.cli import main
 from logpolar.features.files import FeatureFile
 from synthetic_world import standard_world
 
-FEW = (
-    "--model",
-    "logpolar-96-small",
-    "--min-size",
-    "0",
-    "--max-keypoints",
-    "300",
-    "--jobs",
-    "1",
-    "--pairing",
-    "sequential",
-    "--overlap",
-    "3",
-)
+SMALL = ("--model", "logpolar-96-small", "--min-size", "0", "--max-keypoints", "300", "--jobs", "1")
+FEW = (*SMALL, "--pairing", "sequential", "--overlap", "3")
 
 
 @pytest.fixture(scope="module")
@@ -101,3 +94,34 @@ def test_mistakes_are_one_line(photos, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pycolmap", None)
     assert_one_error(run_sfm(photos, tmp_path / "model"), "pip install 'logpolar[sfm]'")
     assert not (tmp_path / "model").exists()
+
+
+def test_photos_of_a_phone(tmp_path):
+    """HEIC with GPS positions: converted, paired by distance, and the model in metres."""
+    world = standard_world(cameras=6)
+    centres = np.array([-camera.rotation.T @ camera.translation for camera in world.cameras[:4]])
+    enu = 100 * centres @ np.array([[1.0, 0, 0], [0, 0, 1], [0, -1, 0]]).T
+    places = np.array(pycolmap.GPSTransform().enu_to_ellipsoid(enu, 48.5, 9.0, 400.0))
+    (tmp_path / "photos").mkdir()
+    for number, (latitude, longitude, altitude) in enumerate(places):
+        exif = Image.Exif()
+        degrees = [(IFDRational(round(angle * 1e8), 10**8), 0, 0) for angle in (latitude, longitude)]
+        exif.get_ifd(0x8825).update(
+            {1: "N", 3: "E", 6: IFDRational(round(altitude * 1000), 1000), 2: degrees[0], 4: degrees[1]}
+        )
+        gray = world.views[number][0]
+        photo = pillow_heif.from_bytes("RGB", (320, 240), np.repeat(gray[..., None], 3, axis=2).tobytes())
+        photo.save(tmp_path / "photos" / f"{number}.heic", quality=95, exif=exif.tobytes())
+    (tmp_path / "photos" / "notes.txt").touch()
+    options = (*SMALL, "--pairing", "spatial", "--neighbours", 3, "--georegister", "enu", "--camera-mode", "single")
+    result = run_sfm(tmp_path / "photos", tmp_path / "model", *options)
+    assert result.exit_code == 0, result.output
+    assert "4 photos converted to JPEG" in result.stdout
+    assert "not read: 1 x .txt" in result.stdout
+    record = json.loads((tmp_path / "model" / "georegistered" / "georegistration.json").read_text())
+    assert record["gps"]["count"] == 4
+    assert record["gps"]["median"] < 0.1 * np.linalg.norm(enu - enu.mean(axis=0), axis=1).max()
+    priors = query(tmp_path / "model" / "database.db", "SELECT COUNT(*) FROM pose_priors")
+    assert priors == [(4,)]
+    wrong = run_sfm(tmp_path / "photos", tmp_path / "other", "--georegister", "EPSG:99999")
+    assert_one_error(wrong, "EPSG:99999: no such reference system")

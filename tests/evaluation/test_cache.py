@@ -14,7 +14,15 @@ from function_describer import FunctionDescriber
 from helpers import content_of
 from logpolar.datasets.files import CorrespondenceFile
 from logpolar.errors import StorageError
-from logpolar.evaluation.cache import CacheFile, DescriptorCache, Uncached, cache_name, image_digest, scene_identity
+from logpolar.evaluation.cache import (
+    CacheFile,
+    DescriptorCache,
+    Uncached,
+    _CacheWriter,
+    cache_name,
+    image_digest,
+    scene_identity,
+)
 from logpolar.evaluation.descriptors.registry import Method, open_method
 from logpolar.evaluation.pairs import DescribedFile, score_described
 from logpolar.keypoints import Keypoints
@@ -217,3 +225,12 @@ class TestScenes:
             with CorrespondenceFile(tmp_path / name) as file:
                 found.add(scene_identity(file)["scene"])
         assert len(found) == 6
+
+
+def test_names_that_are_not_text_are_damage(tmp_path):
+    with _CacheWriter(tmp_path / "c.h5", {"protocol": "tests"}) as writer:
+        writer.add("a", "0" * 32, np.zeros((2, 128), np.float32))
+    with h5py.File(tmp_path / "c.h5", "r+") as file:
+        file["images"][b"\xff"] = file["images/a"]
+    with CacheFile(tmp_path / "c.h5") as file, pytest.raises(StorageError, match="names that are not text"):
+        file.names()

@@ -270,3 +270,22 @@ class TestRefused:
         write(tmp_path / "f.h5", ["a.jpg"])
         with FeatureFile(tmp_path / "f.h5") as file, pytest.raises(StorageError, match=r"no image 'b\.jpg'"):
             file.read("b.jpg")
+
+
+class TestFoldersCalledAsImages:
+    def test_an_image_that_is_added_again_leaves_those_in_the_folder_of_its_name(self, tmp_path):
+        with FeatureWriter(tmp_path / "f.h5", SETTINGS) as writer:
+            for name, seed in (("a.jpg", 0), ("a.jpg/b.jpg", 1), ("a.jpg", 2)):
+                writer.add(name, some_features(seed=seed))
+        with FeatureFile(tmp_path / "f.h5") as file:
+            assert_same(file.read("a.jpg"), some_features(seed=2))
+            assert_same(file.read("a.jpg/b.jpg"), some_features(seed=1))
+
+    @pytest.mark.parametrize("names", [("a.jpg", "a.jpg/keypoints/b.jpg"), ("a.jpg/keypoints/b.jpg", "a.jpg")])
+    def test_folders_called_as_arrays_are_refused_in_one_line(self, tmp_path, names):
+        with FeatureWriter(tmp_path / "f.h5", SETTINGS) as writer:
+            writer.add(names[0], some_features())
+            with pytest.raises(StorageError, match="called as an array"):
+                writer.add(names[1], some_features())
+        with FeatureFile(tmp_path / "f.h5") as file:
+            assert file.names() == [names[0]]

@@ -5,9 +5,11 @@ import sys
 import numpy as np
 import pillow_heif
 import pytest
+from PIL import Image
 
 from logpolar.errors import ImageError, MissingExtraError
 from logpolar.images import read_gray, read_image
+from logpolar.images.exif import ORIENTATION, read_exif
 from logpolar.images.heif import decode_heif, heif_exif, is_heif
 
 
@@ -30,6 +32,15 @@ def test_pixels_are_bgr(photo):
     assert is_heif(data)
     assert (decode_heif(data) == found).all()
     assert heif_exif(data) == b""
+
+
+def test_pixels_are_upright_and_exif_says_so(tmp_path):
+    exif = Image.Exif()
+    exif[ORIENTATION] = 6
+    blank = pillow_heif.from_bytes("RGB", (96, 64), bytes(96 * 64 * 3))
+    blank.save(tmp_path / "a.heic", exif=exif.tobytes())
+    assert read_image(tmp_path / "a.heic").shape[:2] == (96, 64)
+    assert read_exif(tmp_path / "a.heic")[ORIENTATION] == 1
 
 
 def test_others_are_not_heif(tmp_path):

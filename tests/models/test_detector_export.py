@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from logpolar.models import detectors
 from logpolar.models.cards import DetectorCard, DetectorOptions
 from logpolar.models.detector_export import save_detector
 from logpolar.models.detector_network import DetectorNetwork, normalise_locally
@@ -23,7 +24,7 @@ def test_the_file_computes_what_the_network_computes(tmp_path, gray):
     image = gray[100:164, 200:288]
     with torch.inference_mode():
         expected = network(normalise_locally(torch.from_numpy(image)[None].contiguous(), 5))[0].numpy()
-    found = NetworkDetector(path).scores(image)
+    found = NetworkDetector(path).network_scores(detectors.normalise_locally(image, 5))
     assert np.abs(found - expected).max() < 0.02 * expected.std()
 
 

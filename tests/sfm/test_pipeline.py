@@ -12,6 +12,7 @@ import pytest
 from colmap_databases import query
 from colmap_scene import open_few
 from logpolar.errors import LogpolarError, StorageError
+from logpolar.sfm.cameras import CameraOptions
 from logpolar.sfm.mapper import read_report
 from logpolar.sfm.pipeline import SfmInputs, SfmOptions, reconstruct
 from synthetic_world import standard_world
@@ -76,6 +77,18 @@ class TestModel:
         assert len((output / "pairs.txt").read_text().splitlines()) == 15
         expected = ["database.db", "features.h5", "matches.h5", "pairs.txt", "report.json", "sparse"]
         assert sorted(path.name for path in output.iterdir()) == expected
+
+
+class TestMapping:
+    @pytest.mark.parametrize("mapper", ["incremental", "global"])
+    def test_fixed_intrinsics_stay(self, scene, tmp_path, mapper):
+        known = CameraOptions("single", "SIMPLE_PINHOLE", "352,160,120")
+        options = SfmOptions(cameras=known, fixed_intrinsics=True, refine=False, mapper=mapper)
+        output = start(scene, tmp_path / "m")
+        report = reconstruct(scene / "photos", output, open_few, options)
+        assert len(report.registered) >= 4
+        (camera,) = pycolmap.Reconstruction(str(output / "sparse" / str(report.model))).cameras.values()
+        assert (camera.model.name, camera.params.tolist()) == ("SIMPLE_PINHOLE", [352, 160, 120])
 
 
 class TestResuming:

@@ -151,6 +151,11 @@ class TestWriteWhole:
 
 
 class TestChecks:
+    def test_pipes_are_refused_at_once(self, tmp_path):
+        os.mkfifo(tmp_path / "pipe")
+        with pytest.raises(LogpolarError, match="is a pipe or a device"):
+            check_output(tmp_path / "pipe")
+
     def test_place(self, tmp_path):
         (tmp_path / "file").touch()
         check_place(tmp_path / "new")

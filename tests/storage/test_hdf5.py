@@ -122,6 +122,10 @@ class TestReading:
             pass
         file.close()  # once more does no harm
 
+    def test_no_name_is_one_line(self):
+        with pytest.raises(StorageError, match="is a folder"):
+            DiaryWriter("", SETTINGS)
+
     def test_a_folder_is_no_file(self, tmp_path):
         with pytest.raises(StorageError, match="is a folder"):
             Diary(tmp_path)

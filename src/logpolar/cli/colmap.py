@@ -78,6 +78,7 @@ def export(
 @settings_options(MatchingOptions)
 @jobs_option
 @_overwrite
+@click.option("--compare", is_flag=True, help="Map both databases with COLMAP and print what they give.")
 def redescribe(database: Path, photos: Path, output: Path, pairs: Path | None, **settings: Any) -> None:
     """Redescribe the keypoints of a COLMAP database; match, verify and write them to a new database.
 
@@ -87,13 +88,37 @@ def redescribe(database: Path, photos: Path, output: Path, pairs: Path | None, *
     from logpolar.sfm.redescription import redescribe_database
 
     device, opener = settings["device"], extractor_opener(**take_extraction(settings), min_size=0)
-    jobs, overwrite = settings.pop("jobs"), settings.pop("overwrite")
+    jobs, overwrite, compare = (settings.pop(name) for name in ("jobs", "overwrite", "compare"))
     options, matching = make_settings(RedescriptionOptions, settings), make_settings(MatchingOptions, settings)
     with continuing(output.with_name(f"{output.name}.features.h5")):
         report = redescribe_database(
             database, photos, output, opener, options, matching, pairs, jobs, overwrite, True, device
         )
     _print(output, report)
+    _print_comparison(database, output, photos if compare else None)
+
+
+def _print_comparison(before: Path, after: Path, photos: Path | None) -> None:
+    """A table of both databases and, with photos, of the models that COLMAP's mapper makes of them."""
+    from logpolar.sfm.database_files import read_content
+    from logpolar.sfm.redescription import map_quickly
+
+    contents = [read_content(path) for path in (before, after)]
+    rows = [
+        (name, *(f"{getattr(content, key)}" for content in contents))
+        for name, key in (("pairs verified", "verified"), ("matches", "matches"), ("inliers", "inliers"))
+    ]
+    if photos:
+        old, new = (map_quickly(path, photos) for path in (before, after))
+        rows += [
+            ("images registered", str(old.images), str(new.images)),
+            ("points", str(old.points), str(new.points)),
+            ("track length", f"{old.track_length:.2f}", f"{new.track_length:.2f}"),
+            ("reprojection error, px", f"{old.error:.3f}", f"{new.error:.3f}"),
+            ("mapping, s", f"{old.seconds:.1f}", f"{new.seconds:.1f}"),
+        ]
+    for name, old_value, new_value in [("", "before", "after"), *rows]:
+        click.echo(f"{name:24}{old_value:>10}{new_value:>10}")
 
 
 def _print(output: Path, report: DatabaseReport) -> None:

@@ -50,7 +50,10 @@ class CacheFile(Hdf5File):
     def names(self) -> set[str]:
         """The encoded names of images in the file."""
         with self._damage("images"):
-            return set(find(self._file, "images") or ())
+            names = set(find(self._file, "images") or ())
+            if not all(isinstance(name, str) for name in names):  # h5py gives bytes for what is not UTF-8
+                raise ValueError("has names that are not text")
+            return names
 
     def read(self, name: str) -> tuple[str, FloatArray]:
         """The digest and the descriptors (N, D) of an image."""

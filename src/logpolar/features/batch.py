@@ -11,9 +11,8 @@ from typing import Any, Protocol, TypeAlias
 
 import cv2
 import numpy as np
-from tqdm import tqdm
 
-from logpolar.distributed import Workers, on_workers
+from logpolar.distributed import Workers, on_workers, show_progress
 from logpolar.errors import LogpolarError, LogpolarWarning, in_one_line
 from logpolar.features.features import Features
 from logpolar.features.files import FeatureWriter
@@ -85,8 +84,7 @@ def extract_images(
     with FeatureWriter(output, settings, overwrite) as writer:
         todo = {name: path for name, path in images.items() if name not in writer.finished | unnamed}
         report.skipped = len(images) - len(todo) - len(unnamed)
-        disable = None if progress else True  # None: only if there is no terminal
-        with tqdm(total=len(images), initial=len(images) - len(todo), unit="image", disable=disable) as bar:
+        with show_progress(len(images), "features", "image", progress, len(images) - len(todo)) as bar:
             tasks = (
                 (name, path, given.read(name) if given else None, (masks or {}).get(name))
                 for name, path in todo.items()

@@ -16,7 +16,7 @@ The same file may hold matches, see ``logpolar.matching.files``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import h5py
@@ -149,10 +149,22 @@ class FeatureWriter(Hdf5Writer):
         self.finished.add(name)
 
 
-def _write_features(file: Any, name: str, features: Features) -> None:
-    if name in file and "keypoints" in file[name]:
-        del file[name]
+def _group_of(file: Any, name: str) -> Any:
+    """The group of an image, without arrays. A folder may be called as another image, but not as an array of it."""
+    above = [parent.as_posix() for parent in PurePosixPath(name).parents if parent.name]
+    if any(isinstance(file.get(parent), h5py.Dataset) for parent in above):
+        raise StorageError(f"'{name}' lies in a folder called as an array of another image; rename the folder")
     group = file.require_group(name)
+    for key in SCHEMA:
+        if isinstance(group.get(key), h5py.Group):
+            raise StorageError(f"the folder '{name}/{key}' is called as an array of the image '{name}'; rename one")
+        if key in group:
+            del group[key]  # and nothing else: there may be other images
+    return group
+
+
+def _write_features(file: Any, name: str, features: Features) -> None:
+    group = _group_of(file, name)
     keypoints = features.keypoints
     group.create_dataset("keypoints", data=keypoints.xy).attrs["uncertainty"] = 1.0
     group["descriptors"] = np.ascontiguousarray(features.descriptors.T)

@@ -27,8 +27,12 @@ def decode_heif(data: bytes) -> Image:
 
 
 def heif_exif(data: bytes) -> bytes:
-    """The EXIF block; empty without one."""
-    return _open(data).info.get("exif") or b""
+    """The EXIF block; empty without one. Its orientation is upright, as ``decode_heif`` returns the pixels."""
+    info = _open(data).info
+    import pillow_heif
+
+    pillow_heif.set_orientation(info)
+    return info.get("exif") or b""
 
 
 def _open(data: bytes) -> Any:

@@ -24,9 +24,6 @@ def gradient_angles(gray: FloatArray, xy: FloatArray, size: FloatArray) -> Float
         return np.zeros(0, np.float32)
     diameter = float(size[0])
     smooth = cv2.GaussianBlur(gray, (0, 0), diameter / 4)
-    across, down = (cv2.Sobel(smooth, cv2.CV_32F, *order, ksize=1) for order in ((1, 0), (0, 1)))
-    angle = np.degrees(np.arctan2(down, across)) % 360
-    strength = np.hypot(across, down)
     radius = max(round(1.5 * diameter), 1)
     steps = np.arange(-radius, radius + 1)
     dy, dx = (each.reshape(-1) for each in np.meshgrid(steps, steps, indexing="ij"))
@@ -35,19 +32,23 @@ def gradient_angles(gray: FloatArray, xy: FloatArray, size: FloatArray) -> Float
     falloff = np.exp(-(dx**2 + dy**2) / (2 * (0.75 * diameter) ** 2))
     centres = np.rint(xy).astype(np.intp)
     chunks = (centres[start : start + _CHUNK] for start in range(0, len(centres), _CHUNK))
-    return np.concatenate([_dominant(angle, strength, chunk, dx, dy, falloff) for chunk in chunks])
+    return np.concatenate([_dominant(np.asarray(smooth), chunk, dx, dy, falloff) for chunk in chunks])
 
 
 def _dominant(
-    angle: FloatArray, strength: FloatArray, centres: np.ndarray, dx: np.ndarray, dy: np.ndarray, falloff: np.ndarray
+    smooth: FloatArray, centres: np.ndarray, dx: np.ndarray, dy: np.ndarray, falloff: np.ndarray
 ) -> FloatArray:
-    height, width = angle.shape
+    height, width = smooth.shape
     x, y = centres[:, :1] + dx, centres[:, 1:] + dy
     inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
     x, y = np.clip(x, 0, width - 1), np.clip(y, 0, height - 1)
-    weight = strength[y, x] * falloff * inside
+    # Gradients where they are needed only: an array of them would be as large as the image. None across its edge.
+    inner_x, inner_y = (x > 0) & (x < width - 1), (y > 0) & (y < height - 1)
+    across = (smooth[y, np.minimum(x + 1, width - 1)] - smooth[y, np.maximum(x - 1, 0)]) * inner_x
+    down = (smooth[np.minimum(y + 1, height - 1), x] - smooth[np.maximum(y - 1, 0), x]) * inner_y
+    weight = np.hypot(across, down) * falloff * inside
     # Votes are divided between the two nearest bins.
-    place = angle[y, x] * (_BINS / 360) - 0.5
+    place = np.arctan2(down, across) % (2 * np.pi) * (_BINS / (2 * np.pi)) - 0.5
     lower = np.floor(place).astype(np.intp)
     share = place - lower
     row = np.arange(len(centres))[:, None] * _BINS

@@ -19,10 +19,16 @@ TEMPERATURE = 0.5
 """Below 1: logits of a detector differ by a few units between neighbouring pixels."""
 
 
-def find_peaks(scores: FloatArray, count: int | None, min_score: float = -np.inf) -> tuple[FloatArray, FloatArray]:
+def find_peaks(
+    scores: FloatArray,
+    count: int | None,
+    min_score: float = -np.inf,
+    within: tuple[slice, slice] = (slice(None), slice(None)),
+) -> tuple[FloatArray, FloatArray]:
     """Positions (N, 2) and scores (N,) of the ``count`` highest peaks of a map, or of all, highest first.
 
-    Peaks of equal score are in the order of rows. A flat region has none: all its pixels would be peaks.
+    ``within``: rows and columns that peaks may lie in. Peaks of equal score are in the order of rows. A flat region has
+    none: all its pixels would be peaks.
     """
     height, width = scores.shape
     if min(height, width) <= 2 * WINDOW:
@@ -32,7 +38,9 @@ def find_peaks(scores: FloatArray, count: int | None, min_score: float = -np.inf
     is_peak &= (scores > cv2.erode(scores, kernel)) & (scores >= min_score)
     frame = np.zeros_like(is_peak)
     frame[WINDOW : height - WINDOW, WINDOW : width - WINDOW] = True
-    place = np.flatnonzero(is_peak & frame)
+    inner = np.zeros_like(frame)
+    inner[within] = frame[within]
+    place = np.flatnonzero(is_peak & inner)
     values = scores.reshape(-1)[place]
     if count is not None and count < len(place):
         least = np.partition(values, len(values) - count)[len(values) - count]

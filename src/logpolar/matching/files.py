@@ -22,9 +22,8 @@ from typing import Any
 
 import h5py
 import numpy as np
-from tqdm import tqdm
 
-from logpolar.distributed import Workers, on_workers
+from logpolar.distributed import Workers, on_workers, show_progress
 from logpolar.errors import StorageError
 from logpolar.features.features import Features
 from logpolar.features.files import FeatureFile, FeatureWriter, image_names
@@ -183,7 +182,7 @@ def match_pairs(
         report.skipped = len(wanted) - len(todo)
         waiting: dict[Pair, tuple[int, Matches]] = {}
         last = time.monotonic()
-        with tqdm(total=len(wanted), initial=report.skipped, unit="pair", disable=None if progress else True) as bar:
+        with show_progress(len(wanted), "matches", "pair", progress, report.skipped) as bar:
             try:
                 for pair, found in _matched(Path(features), todo, options, workers, device):
                     waiting[pair] = found

@@ -79,45 +79,43 @@ class NetworkDetector:
         return replace(self, max_keypoints=max_keypoints)
 
     def __call__(self, gray: FloatArray) -> Keypoints:
-        if not np.isfinite(gray).all():
+        if not np.isfinite(gray.sum(dtype=np.float64)):  # without an array of the image's size
             raise ImageError("the image has values that are NaN or infinite; fill them in first")
-        xy, scores = find_peaks(self.scores(gray), self.max_keypoints, self._network.model.card.min_score)
+        found = [self._peaks(gray, rows, columns) for rows in self._sides(gray, 0) for columns in self._sides(gray, 1)]
+        xy, scores = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        order = np.argsort(-scores, kind="stable")[: self.max_keypoints]
+        xy, scores = xy[order], scores[order]
         size = np.full(len(xy), self.size, np.float32)
         upright = self.orientation == "upright"
         angle = np.zeros(len(xy), np.float32) if upright else gradient_angles(gray, xy, size)
         return Keypoints(xy, size, angle, scores)
 
+    def _sides(self, gray: FloatArray, axis: int) -> Iterator[slice]:
+        """Equal intervals of a side, multiples of 8 but for the last."""
+        length = gray.shape[axis]
+        count = -(-length // self.max_tile)
+        side = -(-length // (count * _STEP)) * _STEP
+        return (slice(start, min(start + side, length)) for start in range(0, length, side))
+
+    def _peaks(self, gray: FloatArray, rows: slice, columns: slice) -> tuple[FloatArray, FloatArray]:
+        """Positions and scores of the peaks in a tile, seen with as much around it as they depend on: no seams."""
+        card, margin = self._network.model.card, self._network.model.card.network.reach + _STEP
+        seen = tuple(
+            slice(max(own.start - margin, 0), min(own.stop + margin, length))
+            for own, length in zip((rows, columns), gray.shape, strict=True)
+        )
+        tile = gray[seen]
+        padding = (0, -tile.shape[0] % _STEP, 0, -tile.shape[1] % _STEP)  # at the image's edge: its reflection
+        padded = np.asarray(cv2.copyMakeBorder(tile, *padding, cv2.BORDER_REFLECT_101), np.float32)
+        scores = self._network(normalise_locally(padded, card.network.window))[: tile.shape[0], : tile.shape[1]]
+        start = seen[0].start, seen[1].start
+        within = [slice(own.start - s, own.stop - s) for own, s in zip((rows, columns), start, strict=True)]
+        xy, values = find_peaks(scores, self.max_keypoints, card.min_score, (within[0], within[1]))
+        return xy + np.array(start[::-1], np.float32), values
+
     def network_scores(self, normalised: FloatArray) -> FloatArray:
         """The network's scores of an image that is already normalised, with sides that are multiples of 8."""
         return self._network(normalised)
-
-    def scores(self, gray: FloatArray) -> FloatArray:
-        """The network's score of every pixel of an image, computed tile by tile.
-
-        Tiles overlap by as much as a score depends on, so that seams do not show.
-        """
-        height, width = gray.shape
-        options = self._network.model.card.network
-        padding = (0, -height % _STEP, 0, -width % _STEP)
-        # Pixels beyond the edge are the image's reflection, in one pass and in tiles.
-        padded = np.asarray(cv2.copyMakeBorder(gray, *padding, cv2.BORDER_REFLECT_101), np.float32)
-        scores = np.empty((height, width), np.float32)
-        for rows, seen_rows in _tiles(padded.shape[0], self.max_tile, options.reach):
-            for columns, seen_columns in _tiles(padded.shape[1], self.max_tile, options.reach):
-                tile = self._network(normalise_locally(padded[seen_rows, seen_columns], options.window))
-                top, left = rows.start - seen_rows.start, columns.start - seen_columns.start
-                target = scores[rows, columns]
-                target[...] = tile[top : top + target.shape[0], left : left + target.shape[1]]
-        return scores
-
-
-def _tiles(length: int, largest: int, overlap: int) -> Iterator[tuple[slice, slice]]:
-    """Equal intervals, multiples of 8, of a padded side, and what of it must be seen for each."""
-    count = -(-length // largest)
-    side = -(-length // (count * _STEP)) * _STEP
-    for start in range(0, length, side):
-        end = min(start + side, length)
-        yield slice(start, end), slice(max(start - overlap, 0), min(end + overlap, length))
 
 
 def normalise_locally(gray: FloatArray, window: int) -> FloatArray:

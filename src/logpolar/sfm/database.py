@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
+from logpolar.distributed import show_progress
 from logpolar.images import read_gray
 from logpolar.keypoints import Keypoints
 from logpolar.matching.pairs import Pair
@@ -161,7 +161,7 @@ class Database:
         positions = lru_cache(_KEPT_IMAGES)(lambda name: self.stored_keypoints(name)[:, :2].astype(np.float64))
         cameras = {camera.camera_id: camera for camera in self._file.read_all_cameras()}
         threads = os.cpu_count() or 1
-        bar = tqdm(total=len(pairs), desc="verification", unit="pair", leave=False, disable=None if progress else True)
+        bar = show_progress(len(pairs), "verification", "pair", progress)
         with bar, quiet(), ThreadPoolExecutor(threads) as pool:
             for start in range(0, len(pairs), 8 * threads):
                 some = pairs[start : start + 8 * threads]

@@ -190,7 +190,7 @@ def map_database(
     read, and so are not in the database. ``seconds``: what the stages before took. With known ``poses`` points are
     triangulated, and nothing is mapped.
     """
-    from tqdm import tqdm
+    from logpolar.distributed import show_progress
 
     began = time.perf_counter()
     with connect(database) as tables:
@@ -199,7 +199,7 @@ def map_database(
     place, half = output / MODELS, output / f".{MODELS}.half"
     shutil.rmtree(half, ignore_errors=True)
     half.mkdir()
-    bar = tqdm(total=images, desc="mapping", unit="image", leave=False, disable=None if progress else True)
+    bar = show_progress(images, "mapping", "image", progress)
     try:
         with bar, quiet(), colmap_errors(f"{database}: COLMAP could not map it"):
             if poses:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
@@ -107,6 +109,37 @@ def redescribe_database(
     for path in (features, matches):
         path.unlink(missing_ok=True)
     return read_content(output)
+
+
+@dataclass(frozen=True)
+class MappedDatabase:
+    """What COLMAP's mapper makes of a database: figures of the largest model; zeros without one."""
+
+    images: int
+    points: int
+    track_length: float
+    error: float  # mean reprojection error in pixels
+    seconds: float
+
+
+def map_quickly(database: Path, photos: Path, seed: int = 0) -> MappedDatabase:
+    """Map a database with COLMAP's defaults, into a temporary folder, to see what it is worth."""
+    from logpolar.sfm.database_files import copy_database
+    from logpolar.sfm.mapper import MapperOptions, NoModelError, largest_model, run_mapper
+    from logpolar.sfm.pycolmap_compat import colmap_errors, quiet
+
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="logpolar-mapping-") as folder, quiet():
+        try:
+            with colmap_errors(f"{database}: COLMAP could not map it"):
+                copy = Path(folder) / "copy.db"
+                copy_database(database, copy)  # COLMAP upgrades the layout of older ones
+                models = run_mapper(copy, photos, folder, MapperOptions(seed, min_model_size=3))
+        except NoModelError:
+            return MappedDatabase(0, 0, 0.0, 0.0, time.perf_counter() - began)
+    _, model = largest_model(models)
+    lengths = model.compute_mean_track_length(), model.compute_mean_reprojection_error()
+    return MappedDatabase(model.num_reg_images(), model.num_points3D(), *lengths, time.perf_counter() - began)
 
 
 def _check_content(database: Database, source: Path) -> list[str]:

@@ -19,8 +19,8 @@ from functools import lru_cache
 import cv2
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
+from logpolar.distributed import show_progress
 from logpolar.keypoints import Keypoints
 from logpolar.matching.pairs import Pair
 from logpolar.types import FloatArray
@@ -84,12 +84,13 @@ def refine_keypoints(
     pyramids = lru_cache(_KEPT_IMAGES)(lambda number: _pyramid(read(names[number])))
     xy = table[:, :2].copy()
     moves = [np.zeros(0)]
-    batches = range(0, len(todo), _AT_ONCE)
-    for start in tqdm(batches, "refinement", leave=False, disable=None if progress else True):
-        rows = todo[start : start + _AT_ONCE]
-        found, good = _align(table, image, rows, reference[rows], pyramids)
-        moves.append(np.linalg.norm(found - xy[rows], axis=1)[good])
-        xy[rows[good]] = found[good]
+    with show_progress(len(todo), "refinement", "keypoint", progress) as bar:
+        for start in range(0, len(todo), _AT_ONCE):
+            rows = todo[start : start + _AT_ONCE]
+            found, good = _align(table, image, rows, reference[rows], pyramids)
+            moves.append(np.linalg.norm(found - xy[rows], axis=1)[good])
+            xy[rows[good]] = found[good]
+            bar.update(len(rows))
     lengths = np.concatenate(moves)
     report = RefinementReport(
         len(np.unique(reference[todo])),

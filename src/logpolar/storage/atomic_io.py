@@ -21,6 +21,8 @@ def check_place(path: Path, error: type[LogpolarError] = LogpolarError) -> None:
     """Raise unless ``path`` is, or could become, a file in an existing folder."""
     if path.is_dir():
         raise error(f"{path}: is a folder, not a file")
+    if path.exists() and not path.is_file():  # opening a pipe can wait for ever
+        raise error(f"{path}: is a pipe or a device, not a file")
     if not path.parent.is_dir():
         state = "is not a folder" if path.parent.exists() else "does not exist"
         raise error(f"{path}: the folder {path.parent} {state}")

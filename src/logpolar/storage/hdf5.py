@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from logpolar.errors import StorageError, in_words
 from logpolar.storage.arrays import Array, close, damage, open_file, opened, read_group
-from logpolar.storage.atomic_io import Lock, flush
+from logpolar.storage.atomic_io import Lock, check_place, flush
 from logpolar.storage.hdf5_output import writing
 from logpolar.storage.inputs import parse_json
 
@@ -106,6 +106,7 @@ class Hdf5Writer:
     def __init__(self, path: str | Path, settings: Mapping[str, Any], overwrite: bool = False) -> None:
         self.path = Path(path)
         self.settings: dict[str, Any] = json.loads(json.dumps(settings))  # as it will be read back
+        check_place(self.path, StorageError)
         self._current = self.path  # the file that grows
         self._spare, self._former, self._new = (
             self.path.with_name(self.path.name + ending) for ending in (".spare", ".former", ".new")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from itertools import combinations
 
 import h5py
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from feature_files import make_features, true_matches, write_feature_file
 from logpolar.errors import LogpolarError, StorageError
 from logpolar.features.files import FeatureWriter
+from logpolar.integrations.imc import exporting
 from logpolar.integrations.imc.checking import check_submission
 from logpolar.integrations.imc.config import SubmissionOptions
 from logpolar.integrations.imc.exporting import export_submission
@@ -79,6 +81,36 @@ def test_an_existing_scene(submission, files):
     place = export_submission(*files, submission, "phototourism", "reichstag", overwrite=True)
     assert len(arrays(place / "keypoints.h5")) == 3
     assert sorted(path.name for path in submission.iterdir()) == ["config.json", "phototourism"]
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [(["..jpg", "a.jpg"], "rename it"), (["b.jpg", "a-b.jpg", "b-a.jpg"], "two pairs would be called")],
+)
+def test_names_that_a_submission_cannot_hold(tmp_path, names, words):
+    with FeatureWriter(tmp_path / "f.h5", {}) as writer:
+        for number, name in enumerate(names):
+            writer.add(name, make_features(number))
+    match_pairs(tmp_path / "f.h5", tmp_path / "m.h5", list(combinations(names, 2)))
+    with pytest.raises(StorageError, match=words):
+        export_submission(tmp_path / "f.h5", tmp_path / "m.h5", tmp_path / "s", "phototourism", "s")
+
+
+def test_a_full_disk_is_one_line_with_the_scene_and_leaves_the_former(submission, files, monkeypatch):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(exporting, "_write_matches", full)
+    with pytest.raises(StorageError, match=r"phototourism.reichstag: cannot be written \(no space left on device\)"):
+        export_submission(*files, submission, "phototourism", "reichstag", overwrite=True)
+    assert check_submission(submission).problems == []
+
+
+def test_a_scene_that_a_killed_process_had_moved_away_is_put_back(submission, files):
+    (submission / "phototourism" / "reichstag").rename(submission / ".phototourism-reichstag.former")
+    with pytest.raises(LogpolarError, match="reichstag: already exists"):
+        export_submission(*files, submission, "phototourism", "reichstag")
+    assert check_submission(submission).problems == []
 
 
 @pytest.mark.parametrize(

@@ -55,8 +55,7 @@ def export_submission(
         if not name or set(name) & set("/\\") or name.startswith("."):
             raise LogpolarError(f"'{name}' cannot be the name of a {what}")
     place = output / dataset / scene
-    if place.exists() and not overwrite:
-        raise LogpolarError(f"{place}: already exists; overwrite it or choose another scene")
+    _check_free(place, overwrite)
     with open_features(features) as file:
         keys = image_keys(file.names(), file.path)
         counts = {name: file.count(name) for name in keys}
@@ -64,7 +63,10 @@ def export_submission(
         with Lock(output / _CONFIG, wait=True):
             method = make_method(options, dataset, _category(counts), matches is not None)
             config = _merged(output / _CONFIG, method)
-            half = output / f".{scene}.half"
+            half, former = (output / f".{dataset}-{scene}.{what}" for what in ("half", "former"))
+            if former.exists() and not place.exists():  # of a process that was killed between two renames
+                former.rename(place)
+                _check_free(place, overwrite)
             shutil.rmtree(half, ignore_errors=True)
             half.mkdir()
             try:
@@ -73,12 +75,19 @@ def export_submission(
                     with open_matches(matches, keys) as links:
                         _write_matches(links, keys, counts, half / "matches.h5")
                 place.parent.mkdir(exist_ok=True)
-                with _replaced(place, output / f".{scene}.former"):
+                with _replaced(place, former):
                     half.rename(place)
                     write_json(output / _CONFIG, config, indent=4)
+            except OSError as error:
+                raise StorageError(f"{place}: cannot be written ({in_words(error)})") from error
             finally:
                 shutil.rmtree(half, ignore_errors=True)
     return place
+
+
+def _check_free(place: Path, overwrite: bool) -> None:
+    if place.exists() and not overwrite:
+        raise LogpolarError(f"{place}: already exists; overwrite it or choose another scene")
 
 
 @contextlib.contextmanager
@@ -105,6 +114,8 @@ def image_keys(names: Iterable[str], path: Path) -> dict[str, str]:
     owners: dict[str, str] = {}
     for name in names:
         key = PurePosixPath(name).stem
+        if key == ".":
+            raise StorageError(f"{path}: '{name}' has no name that a submission could use; rename it")
         if owners.setdefault(key, name) != name:
             raise StorageError(f"{path}: '{owners[key]}' and '{name}' would both be called '{key}' in a submission")
         keys[name] = key
@@ -180,4 +191,7 @@ def _write_matches(links: MatchFile, keys: Mapping[str, str], counts: Mapping[st
             first, second = sorted(pair, key=lambda name: keys[name], reverse=True)
             matches = links.read(first, second)
             check_matches(matches, counts[first], counts[second], f"{links.path}: '{first}' and '{second}'")
-            file.create_dataset(pair_key(keys[first], keys[second]), data=np.ascontiguousarray(matches.indices.T))
+            key = pair_key(keys[first], keys[second])
+            if key in file:
+                raise StorageError(f"{links.path}: two pairs would be called '{key}' in a submission; rename an image")
+            file.create_dataset(key, data=np.ascontiguousarray(matches.indices.T))

@@ -1,0 +1,159 @@
+"""`logpolar sfm` against COLMAP's own pipeline at its defaults, on scenes with known cameras.
+
+    python benchmarks/sfm_colmap.py scenes/taj_mahal ... --ways colmap high no-refine -o results/
+
+Every way runs in a process of its own, for time and memory. COLMAP: `extract_features`, `match_exhaustive` and
+`incremental_mapping` of pycolmap, all options at their defaults, on the CPU. Ours: `logpolar sfm` at a quality preset;
+`no-refine` is the default without sub-pixel refinement. Photos are those of the workspace; the true cameras are
+compared after a similarity, as in `logpolar eval sfm`. A finished run is kept: RESULTS/SCENE-WAY.json.
+
+``--localise N`` leaves N photos out of our models and localises them afterwards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def link_photos(scene: Path, place: Path, left_out: int) -> list[str]:
+    """Links to the scene's photos but for every n-th one; the names of those left out."""
+    names = sorted(path.name for path in (scene / "images").iterdir())
+    chosen = [names[round(row)] for row in np.linspace(0, len(names) - 1, left_out)] if left_out else []
+    place.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        if name not in chosen and not (place / name).exists():
+            (place / name).symlink_to((scene / "images" / name).resolve())
+    return chosen
+
+
+def run_colmap(photos: Path, output: Path) -> None:
+    import pycolmap
+
+    output.mkdir(parents=True, exist_ok=True)
+    database = output / "database.db"
+    database.unlink(missing_ok=True)
+    pycolmap.logging.minloglevel = 2
+    pycolmap.extract_features(str(database), str(photos), device=pycolmap.Device.cpu)
+    pycolmap.match_exhaustive(str(database), device=pycolmap.Device.cpu)
+    (output / "sparse").mkdir(exist_ok=True)
+    pycolmap.incremental_mapping(str(database), str(photos), str(output / "sparse"))
+
+
+def command_of(way: str, photos: Path, output: Path) -> list[str]:
+    if way == "colmap":
+        return [sys.executable, __file__, "--run-colmap", str(photos), str(output)]
+    quality = ["--no-refine"] if way == "no-refine" else ["--quality", way]
+    return [sys.executable, "-m", "logpolar", "sfm", str(photos), str(output), "--jobs", "1", *quality]
+
+
+def score(scene: Path, output: Path) -> dict[str, Any]:
+    import pycolmap
+
+    from logpolar.evaluation.posed_scenes import read_scene
+    from logpolar.evaluation.sfm import camera_errors, read_poses
+    from logpolar.sfm.mapper import largest_model
+
+    truth = {image.name: image.camera for image in read_scene(scene, min_shared=1, min_visibility=0).images}
+    folders = [path for path in (output / "sparse").glob("*") if path.name.isdigit()]
+    if not folders:
+        return {"photos": len(truth), "registered": 0}
+    models = {int(path.name): pycolmap.Reconstruction(str(path)) for path in folders}
+    number, model = largest_model(models)
+    poses = read_poses(output / "sparse" / str(number))
+    errors = camera_errors({name: pose for name, pose in poses.items() if name in truth}, truth)
+    return {
+        "photos": len(truth),
+        "registered": model.num_reg_images(),
+        "correct": int(errors.agree.sum()),
+        "rotation_median_degrees": round(float(np.median(errors.degrees)), 4),
+        "position_median": round(float(np.median(errors.fractions)), 5),
+        "points": model.num_points3D(),
+        "track_length": round(model.compute_mean_track_length(), 2),
+        "reprojection_error": round(model.compute_mean_reprojection_error(), 3),
+        "models": len(models),
+    }
+
+
+def localise(scene: Path, output: Path, names: list[str]) -> dict[str, Any]:
+    """Errors of photos that were left out, in the model aligned to the true cameras."""
+    import pycolmap
+
+    from logpolar.evaluation.posed_scenes import read_scene
+    from logpolar.evaluation.sfm import camera_errors, read_poses
+    from logpolar.sfm.localisation import Localiser
+    from logpolar.sfm.mapper import read_report
+
+    report = read_report(output)
+    if report is None:
+        return {"left_out": len(names), "localised": 0}
+    truth = {image.name: image.camera for image in read_scene(scene, min_shared=1, min_visibility=0).images}
+    poses = read_poses(output / "sparse" / str(report.model))
+    found = [
+        each for each in Localiser(output).localise([scene / "images" / name for name in names]) if not each.reason
+    ]
+    for each in found:
+        w, x, y, z = each.quaternion
+        poses[each.name] = pycolmap.Rotation3d(np.array([x, y, z, w])).matrix(), np.array(each.centre)
+    errors = camera_errors(poses, truth)
+    rows = [row for row, name in enumerate(poses) if name in names]
+    return {
+        "left_out": len(names),
+        "localised": len(found),
+        "rotation_median_degrees": round(float(np.median(errors.degrees[rows])), 4) if rows else None,
+        "position_median": round(float(np.median(errors.fractions[rows])), 5) if rows else None,
+    }
+
+
+def measure(scene: Path, way: str, work: Path, left_out: int) -> dict[str, Any]:
+    label = f"{scene.name}-{way}" + (f"-without-{left_out}" if left_out else "")
+    photos, output = work / f"{label}-photos", work / label
+    names = link_photos(scene, photos, left_out)
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    done = subprocess.run(command_of(way, photos, output), capture_output=True, text=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    result = {
+        "scene": scene.name,
+        "way": way,
+        "exit_code": done.returncode,
+        "seconds": round(time.perf_counter() - began, 1),
+        "cpu_seconds": round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1),
+        "peak_mb": round(after.ru_maxrss / 1024),  # of the largest child so far
+    }
+    if done.returncode not in (0, 1):
+        return result | {"error": done.stderr[-500:]}
+    result |= score(scene, output)
+    return result | ({"localisation": localise(scene, output, names)} if names and way != "colmap" else {})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("scenes", type=Path, nargs="*")
+    parser.add_argument("--ways", nargs="+", default=["colmap", "high"])
+    parser.add_argument("--localise", type=int, default=0)
+    parser.add_argument("-o", "--output", type=Path, default=Path("results"))
+    parser.add_argument("--run-colmap", type=Path, nargs=2, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.run_colmap:
+        run_colmap(*arguments.run_colmap)
+        return
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    for scene in arguments.scenes:
+        for way in arguments.ways:
+            left_out = arguments.localise if way != "colmap" else 0
+            path = arguments.output / f"{scene.name}-{way}{f'-without-{left_out}' if left_out else ''}.json"
+            if not path.exists():
+                path.write_text(json.dumps(measure(scene, way, arguments.output / "work", left_out), indent=1) + "\n")
+            print(json.dumps(json.loads(path.read_text())), flush=True)
+
+
+if __name__ == "__main__":
+    main()
