@@ -9,12 +9,14 @@ playwright and Chromium. Without a GPU Chromium draws by SwiftShader, on the CPU
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -34,6 +36,17 @@ FRAMES = """steps => new Promise(done => {
     requestAnimationFrame(next);
   };
   requestAnimationFrame(next);
+})"""
+DRAW = """([steps, most, sharpness]) => new Promise(done => {
+  const canvas = element("view"), white = [1, 1, 1], accent = [1, 0, 0];
+  const style = { paper: white, accent, size: 2, least: 2, faint: 0, byTrack: false, frusta: true, photos: true };
+  const next = () => {
+    if (steps-- <= 0) return done();
+    turn(0.02, 0.002);
+    state.renderer.draw(orbitMatrix(canvas.clientWidth, canvas.clientHeight), { ...style, most, sharpness });
+    requestAnimationFrame(next);
+  };
+  next();
 })"""
 GRAPHICS = """() => { const gl = document.createElement("canvas").getContext("webgl2");
   return gl.getParameter(gl.getExtension("WEBGL_debug_renderer_info").UNMASKED_RENDERER_WEBGL); }"""
@@ -71,6 +84,28 @@ def write_photos(folder: Path, facts: Facts) -> None:
         cv2.imwrite(str(folder / photo.name), noise)
 
 
+def seconds_of_children() -> float:
+    """CPU time of the processes below this one: unlike the time between frames, it depends little on other programs."""
+    parents, spent = {}, {}
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdecimal():
+                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+                parents[int(entry.name)], spent[int(entry.name)] = int(fields[1]), int(fields[11]) + int(fields[12])
+    below = {os.getpid()}
+    for _ in range(6):
+        below |= {process for process, parent in parents.items() if parent in below}
+    return sum(spent[process] for process in below - {os.getpid()}) / os.sysconf("SC_CLK_TCK")
+
+
+def cpu_per_frame(view: Any, most: int, sharpness: float, steps: int = 30) -> float:
+    """Milliseconds of all Chromium's processes a frame."""
+    view.evaluate(DRAW, [3, most, sharpness])
+    before = seconds_of_children()
+    view.evaluate(DRAW, [steps, most, sharpness])
+    return round(1000 * (seconds_of_children() - before) / steps, 1)
+
+
 def measure(page: Path, chromium: str, steps: int = 100) -> dict[str, object]:
     from playwright.sync_api import sync_playwright
 
@@ -78,12 +113,14 @@ def measure(page: Path, chromium: str, steps: int = 100) -> dict[str, object]:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--use-angle=swiftshader"])
         view = browser.new_page(viewport={"width": 1440, "height": 900})
         began = time.perf_counter()
-        view.goto(page.as_uri())
-        view.wait_for_selector("body[data-ready=true]", timeout=120_000)
+        view.goto(page.as_uri(), timeout=300_000)
+        view.wait_for_selector("body[data-ready=true]", timeout=300_000)
         ready = time.perf_counter() - began
         paint = view.evaluate("() => performance.getEntriesByName('first-contentful-paint')[0].startTime")
         times = np.array(view.evaluate(FRAMES, steps))
         drawn = view.evaluate("() => Math.round(Math.min(state.most, scene.tracks.length))")
+        shown = ((10**9, 1.0), (50_000, 1.0), (10_000, 0.5))
+        processor = {f"{most}, sharpness {sharp}": cpu_per_frame(view, most, sharp) for most, sharp in shown}
         graphics, version = view.evaluate(GRAPHICS), browser.version
         browser.close()
     frames = {"median": np.median(times), "p95": np.quantile(times, 0.95), "longest": times.max()}
@@ -92,6 +129,8 @@ def measure(page: Path, chromium: str, steps: int = 100) -> dict[str, object]:
         "ready_s": round(ready, 2),
         "frame_ms": {name: round(float(value), 1) for name, value in frames.items()},
         "points_drawn_while_turning": drawn,
+        "cpu_ms_a_frame": processor,
+        "load": os.getloadavg()[0],
         "chromium": version,
         "graphics": graphics,
     }

@@ -59,7 +59,11 @@ def make_pages(folder: Path) -> None:
         for command in COMMANDS:
             sys.argv = shlex.split(command)
             with contextlib.redirect_stdout(io.StringIO()):
-                main(sys.argv[1:], standalone_mode=False)
+                try:
+                    main.main(sys.argv[1:], standalone_mode=False)
+                except SystemExit as done:
+                    if done.code:  # would end the build as if it were complete
+                        raise RuntimeError(f"{command}: exit code {done.code}") from done
 
 
 @contextlib.contextmanager

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from logpolar.features.features import Features
-from logpolar.geometry import verification
 from logpolar.geometry.options import EstimationOptions
 from logpolar.geometry.verification import match_and_verify
 from logpolar.keypoints import Keypoints
@@ -96,14 +95,3 @@ def test_guided_matching_needs_a_common_scene(pair):
     )
     assert not plain.geometry.common_scene
     np.testing.assert_array_equal(found.matches.indices, plain.matches.indices)
-
-
-@pytest.mark.parametrize("weaker", ["nearest", "learned"])
-def test_of_both_matchers_the_one_with_more_inliers_counts(pair, monkeypatch, weaker):
-    def match(first, second, options, *, device, original=verification.match_features):
-        found = original(first, second, replace(options, matcher="nearest"), device=device)
-        return found[np.arange(40 if options.matcher == weaker else 120)]
-
-    monkeypatch.setattr(verification, "match_features", match)
-    both, unguided = MatchingOptions(matcher="both"), EstimationOptions(guided=False)
-    assert len(match_and_verify(*pair, "pose", both, unguided, cameras=(CAMERA, CAMERA)).matches) == 120

@@ -15,7 +15,7 @@ from logpolar.features.features import Features
 from logpolar.keypoints import Keypoints
 from logpolar.matching import learned, torch_learned
 from logpolar.matching.learned import LearnedMatcher, assign, check_features, open_matcher
-from logpolar.matching.nearest import match_features
+from logpolar.matching.nearest import Matches, filter_matches, match_features
 from logpolar.matching.options import MatchingOptions
 from logpolar.models import load_model
 from logpolar.models.matcher_cards import MatcherCard, MatcherOptions
@@ -166,6 +166,13 @@ def test_the_option_selects_the_matcher(path):
     assert match_features(features, features).confidence is None
 
 
-def test_both_is_for_pairs_with_a_geometry():
-    with pytest.raises(LogpolarError, match="needs a geometry"):
-        open_matcher("both")
+def test_auto_filters_nearest_neighbours_but_not_matches_with_confidence():
+    random = np.random.default_rng(0)
+    first, second = (
+        Keypoints.from_points(random.uniform(0, 90, (30, 2)), random.uniform(1, 30, 30), random.uniform(0, 360, 30))
+        for _ in range(2)
+    )
+    matches = Matches(np.stack([np.arange(30)] * 2, axis=1).astype(np.int32), np.ones(30, np.float32))
+    options = MatchingOptions(filter="auto", matcher="learned")
+    assert len(filter_matches(matches, first, second, options)) < 15  # by guided matching
+    assert len(filter_matches(replace(matches, confidence=np.ones(30, np.float32)), first, second, options)) == 30

@@ -70,8 +70,6 @@ class PhotoTourism(Protocol):
         self.source = open_source(detector, options.keypoints, options.contrast, fixed_size, device, options.spread)
         if options.zoom > 1 and options.true_zoom > 1:
             raise LogpolarError("--zoom and --true-zoom exclude each other")
-        if options.matcher == "both" and multi_view:
-            raise LogpolarError("--matcher both needs --no-multi-view")
         names = [path.resolve() for path in scenes]
         if len(set(names)) < len(names):
             raise LogpolarError("a scene is given twice")

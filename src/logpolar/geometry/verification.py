@@ -84,18 +84,9 @@ def match_and_verify(
     """Match two images and estimate their geometry: ``model`` is fundamental, homography, pose or none.
 
     A pose needs the ``cameras``, see ``estimate_pose``. With none, all matches count as inliers. ``matching``: by
-    default ``PairMatchingOptions``. With ``estimation.guided`` matches are those found near the first estimate. With
-    ``matching.matcher`` both, nearest neighbours and the learned matcher are tried; more inliers win.
+    default ``PairMatchingOptions``. With ``estimation.guided`` matches are those found near the first estimate.
     """
     matching, estimation = matching or PairMatchingOptions(), estimation or EstimationOptions()
-    if matching.matcher == "both":
-        tried = (
-            match_and_verify(
-                first, second, model, replace(matching, matcher=each), estimation, cameras=cameras, device=device
-            )
-            for each in ("nearest", "learned")
-        )
-        return max(tried, key=lambda each: each.geometry.inlier_count)
     matches = match_features(first, second, matching, device=device)
     geometry = _estimate(model, first, second, matches, cameras, estimation)
     if estimation.guided and geometry.common_scene:

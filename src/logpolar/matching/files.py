@@ -28,7 +28,7 @@ from logpolar.errors import StorageError
 from logpolar.features.features import Features
 from logpolar.features.files import FeatureFile, FeatureWriter, image_names
 from logpolar.features.hloc import is_foreign, open_features
-from logpolar.matching.learned import check_features, open_matcher
+from logpolar.matching.learned import check_features
 from logpolar.matching.many import KEPT_IMAGES, match_many
 from logpolar.matching.nearest import Matches, match_features
 from logpolar.matching.options import MatchingOptions
@@ -173,8 +173,6 @@ def match_pairs(
 
         find_device(device)  # raises before a file is made
     with open_features(features) as file:
-        if options.learned:
-            open_matcher(options.matcher)  # raises before a file is made
         check_features(options, file.settings)
         settings = {**asdict(options), "features": file.settings}
     wanted = each_once(pairs)

@@ -206,8 +206,6 @@ class LearnedMatcher:
 @lru_cache(maxsize=2)
 def open_matcher(name: str, device: str = "cpu") -> LearnedMatcher:
     """A matcher by its name or file; opened once in a process."""
-    if name == "both":
-        raise LogpolarError("the matcher 'both' needs a geometry for each pair of images; here use nearest or learned")
     return LearnedMatcher(name, device=device)
 
 
@@ -216,8 +214,9 @@ def check_features(options: MatchingOptions, settings: Mapping[str, Any]) -> Non
     if options.learned:
         method = settings.get("descriptor") or {}  # of an evaluation
         name = settings.get("model") or method.get("kind", "unknown")
-        matcher = "learned" if options.matcher == "both" else options.matcher
-        open_matcher(matcher).check_descriptors(str(name), str(settings.get("model_hash") or method.get("sha256", "")))
+        open_matcher(options.matcher).check_descriptors(
+            str(name), str(settings.get("model_hash") or method.get("sha256", ""))
+        )
 
 
 def _parent_hash(name: str, digest: str) -> str:

@@ -67,8 +67,8 @@ def filter_matches(matches: Matches, first: Keypoints, second: Keypoints, option
     here, there = first[matches.indices[:, 0]], second[matches.indices[:, 1]]
     if options.filter == "none":
         return matches
-    if options.filter == "auto" and (options.learned or not have_shape(here, there)):
-        return matches  # a learned matcher has compared neighbours already
+    if options.filter == "auto" and (matches.confidence is not None or not have_shape(here, there)):
+        return matches  # a learned matcher, which alone gives confidence, has compared neighbours already
     return matches[agreeing(here, there)]
 
 

@@ -31,7 +31,6 @@ class MatchingOptions:
 
     @property
     def learned(self) -> bool:
-        """Whether it needs a learned matcher."""
         return self.matcher != "nearest"
 
 
@@ -41,4 +40,3 @@ class PairMatchingOptions(MatchingOptions):
 
     ratio: float | None = setting(DEFAULT_PAIR_RATIO, _RATIO_HELP, 1e-3, 1)
     filter: str = setting("auto", _FILTER_HELP, choices=FILTERS)
-    matcher: str = setting("nearest", MATCHER_HELP + " both: nearest or learned, whichever has more inliers.")

@@ -48,7 +48,7 @@ function placeLines() {
 
 // All photos small on one sheet, so that they are drawn at once.
 function placePictures() {
-  const side = Math.ceil(Math.sqrt(scene.photos.length)), cell = Math.max(8, Math.min(128, Math.floor(4096 / side)));
+  const side = Math.ceil(Math.sqrt(scene.photos.length)), cell = Math.max(8, Math.min(256, Math.floor(2048 / side)));
   const sheet = document.createElement("canvas"), positions = [], places = [];
   sheet.width = sheet.height = side * cell;
   const context = sheet.getContext("2d");
