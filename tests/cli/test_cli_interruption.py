@@ -178,11 +178,3 @@ def test_the_second_ends_at_once(tmp_path):
         time.sleep(0.5)  # less is the same press
         process.send_signal(signal.SIGINT)
         assert_ended(process, 130)
-
-
-def test_a_killed_worker_is_one_line(tmp_path):
-    with extraction(tmp_path) as (process, output):
-        worker = next((tmp_path / "hooks").glob("worker-*")).name.removeprefix("worker-")
-        os.kill(int(worker), signal.SIGKILL)
-        assert_ended(process, 2, "logpolar: error: a worker process was killed, perhaps out of memory; use fewer jobs")
-    assert [path.name for path in output.parent.iterdir()] == ["f.h5"]

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import sys
+
 import pytest
 
 from logpolar.distributed import Workers, on_workers
@@ -12,7 +15,8 @@ pytest.importorskip("ray", reason="needs the extra 'ray'")
 def cluster():
     import ray
 
-    ray.init(num_cpus=2, include_dashboard=False, logging_level=50, log_to_driver=False)
+    found = {"env_vars": {"PYTHONPATH": os.pathsep.join(sys.path)}}  # workers must be able to import the tests' work
+    ray.init(num_cpus=2, include_dashboard=False, logging_level=50, log_to_driver=False, runtime_env=found)
     yield
     ray.shutdown()
 

@@ -7,6 +7,7 @@ import pytest
 
 from colmap_databases import arrays, write_database
 from logpolar.errors import StorageError
+from logpolar.sfm.cameras import CameraOptions
 from logpolar.sfm.database import Database, quantise
 from logpolar.sfm.database_files import read_content
 from logpolar.sfm.mapper import MapperOptions, run_mapper
@@ -41,7 +42,7 @@ def test_older_pycolmap_gets_bytes(scene, tmp_path, monkeypatch):
     handed = {}
     monkeypatch.delattr(pycolmap, "FeatureDescriptors")
     with Database(tmp_path / "d.db") as database:
-        database.add_photos(scene / "photos", ["0.png"], "auto")
+        database.add_photos(scene / "photos", ["0.png"], CameraOptions())
 
         class Recorder:
             def write_descriptors(self, number, data):

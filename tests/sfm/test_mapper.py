@@ -9,7 +9,15 @@ import pycolmap
 import pytest
 
 from logpolar.errors import StorageError
-from logpolar.sfm.mapper import MapperOptions, NoModelError, claim_folder, largest_model, map_database, read_report
+from logpolar.sfm.mapper import (
+    MapperOptions,
+    NoModelError,
+    claim_folder,
+    incremental_options,
+    largest_model,
+    map_database,
+    read_report,
+)
 
 FEW = MapperOptions(min_model_size=3, threads=1)
 
@@ -83,3 +91,11 @@ def test_a_claimed_folder_is_ours(tmp_path):
     (tmp_path / "report.json").write_text(json.dumps({"of": "another program"}))
     with pytest.raises(StorageError, match=r"database\.db was not made by this command"):
         claim_folder(tmp_path)
+
+
+def test_iterations_of_bundle_adjustment_are_colmaps_or_a_fraction_of_them():
+    usual, half = (incremental_options(MapperOptions(ba_iterations=share)) for share in (1.0, 0.5))
+    default = pycolmap.IncrementalPipelineOptions()
+    for name, expected in {"ba_local_max_num_iterations": 12, "ba_global_max_num_iterations": 25}.items():
+        assert getattr(usual, name) == getattr(default, name)
+        assert getattr(half, name) == expected

@@ -30,6 +30,9 @@ MapperName = Literal["incremental", "global"]
 MAPPERS: tuple[MapperName, ...] = get_args(MapperName)
 
 
+_BA_ITERATIONS = {"ba_local_max_num_iterations": 25, "ba_global_max_num_iterations": 50}
+"""COLMAP's usual limits; its options hold -1 for them since 4.0."""
+
 FEWEST = 0.25
 """Fraction of the photos below which a model counts as failed."""
 
@@ -131,8 +134,9 @@ def incremental_options(options: MapperOptions) -> Any:
     set_known(settings, random_seed=options.seed)  # new in 3.13
     if options.min_model_size is not None:
         settings.min_model_size = options.min_model_size
-    for name in ("ba_local_max_num_iterations", "ba_global_max_num_iterations"):
-        setattr(settings, name, max(round(getattr(settings, name) * options.ba_iterations), 1))
+    if options.ba_iterations != 1:
+        for name, usual in _BA_ITERATIONS.items():
+            setattr(settings, name, max(round(usual * options.ba_iterations), 1))
     if options.fixed_intrinsics:
         settings.ba_refine_focal_length = settings.ba_refine_principal_point = settings.ba_refine_extra_params = False
         settings.mapper.abs_pose_refine_focal_length = settings.mapper.abs_pose_refine_extra_params = False
