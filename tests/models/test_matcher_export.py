@@ -44,7 +44,7 @@ def test_matches_are_those_of_the_network(model):
     descriptors = torch.from_numpy(np.stack([each.descriptors for each in (first, second)]))
     table = torch.from_numpy(np.stack([keypoint_table(each.keypoints, each.image_size) for each in (first, second)]))
     network = model.network()
-    vectors, logits, _ = network.layers[-1].head(network(descriptors, table)[-1])
+    vectors, logits, _ = network.layers[-1].head(network(descriptors, table)[-1], descriptors)
     expected = log_assignment(vectors, logits, torch.ones(2, 6, dtype=torch.bool))[0].exp().numpy()
     pairs = [(i, j) for i in range(6) for j in [expected[i].argmax()] if expected[:, j].argmax() == i]
     found = LearnedMatcher(model, threshold=0, early_exit=False, threads=1).match(first, second)

@@ -50,12 +50,12 @@ def test_padding_changes_nothing():
 def test_all_weights_learn_and_the_loss_falls():
     torch.manual_seed(0)
     network = MatcherNetwork(MatcherOptions(inputs=4, width=16, heads=2, layers=2))
-    descriptors, table = torch.randn(2, 3, 4), torch.rand(2, 3, 6)
+    descriptors, table = torch.nn.functional.normalize(torch.randn(2, 3, 4), dim=-1), torch.rand(2, 3, 6)
     mask = torch.ones(2, 3, dtype=torch.bool)
     optimiser = torch.optim.AdamW(network.parameters(), lr=3e-3)
     losses = []
     for _ in range(12):
-        loss, _ = matcher_loss(network, network(descriptors, table, mask), make_truth(), mask)
+        loss, _ = matcher_loss(network, network(descriptors, table, mask), descriptors, make_truth(), mask)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()

@@ -7,7 +7,7 @@ torch, float16, several pairs at a time.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,8 +54,20 @@ class _Image:
     """States of one image's keypoints and what stays the same for all layers."""
 
     states: FloatArray
+    descriptors: FloatArray
     own: tuple[FloatArray, FloatArray]
     across: tuple[FloatArray, FloatArray]
+
+
+_Rows = dict[str, FloatArray]
+"""Inputs of a piece, by name; a row for every keypoint of an image."""
+
+_KEYS = {"states": "keys"}
+"""Names of inputs of the image that is attended to; of all others, it is ``key_`` and the name."""
+
+
+def _rows(states: FloatArray, turn: tuple[FloatArray, FloatArray]) -> _Rows:
+    return {"states": states, "cosine": turn[0], "sine": turn[1]}
 
 
 class LearnedMatcher:
@@ -159,41 +171,34 @@ class LearnedMatcher:
 
     def _encode(self, descriptors: FloatArray, table: FloatArray) -> _Image:
         states, *turns = self._run("encode", {"descriptors": descriptors, "table": table}, 0)
-        return _Image(states, (turns[0], turns[1]), (turns[2], turns[3]))
+        return _Image(states, descriptors, (turns[0], turns[1]), (turns[2], turns[3]))
 
     def _results(self, images: list[_Image]) -> list[tuple[FloatArray, FloatArray, FloatArray]]:
         """Vectors, matchability and confidence of both images, after the last layer that is needed."""
         layers = self.model.card.network.layers
         for layer in range(layers):
             states = [
-                self._attend("within", layer, image.states, image.own, image.states, image.own)[0] for image in images
+                self._attend("within", layer, _rows(image.states, image.own), _rows(image.states, image.own))[0]
+                for image in images
             ]
-            found = [
-                self._attend("across", layer, states[n], images[n].across, states[1 - n], images[1 - n].across)
-                for n in (0, 1)
+            between = [
+                _rows(own, image.across) | {"descriptors": image.descriptors}
+                for own, image in zip(states, images, strict=True)
             ]
-            images = [_Image(new[0], image.own, image.across) for new, image in zip(found, images, strict=True)]
+            found = [self._attend("across", layer, between[n], between[1 - n]) for n in (0, 1)]
+            images = [replace(image, states=new[0]) for new, image in zip(found, images, strict=True)]
             self.layers_run = layer + 1
             sure = np.concatenate([new[3] for new in found]) > np.log(_EXIT_CONFIDENCE / (1 - _EXIT_CONFIDENCE))
             if self.early_exit and sure.mean() >= _EXIT_FRACTION:
                 break
         return [(vectors, matchability, confidence) for _, vectors, matchability, confidence in found]
 
-    def _attend(
-        self,
-        piece: str,
-        layer: int,
-        states: FloatArray,
-        turn: tuple[FloatArray, FloatArray],
-        keys: FloatArray,
-        key_turn: tuple[FloatArray, FloatArray],
-    ) -> list[FloatArray]:
-        rows = max(_BLOCK_BYTES // (4 * self.model.card.network.heads * len(keys)), 1)
-        given = {"keys": keys, "key_cosine": key_turn[0], "key_sine": key_turn[1]}
+    def _attend(self, piece: str, layer: int, own: _Rows, others: _Rows) -> list[FloatArray]:
+        count = max(_BLOCK_BYTES // (4 * self.model.card.network.heads * len(others["states"])), 1)
+        given = {_KEYS.get(name, f"key_{name}"): values for name, values in others.items()}
         blocks = []
-        for start in range(0, len(states), rows):
-            part = slice(start, start + rows)
-            block = {"states": states[part], "cosine": turn[0][part], "sine": turn[1][part]}
+        for start in range(0, len(own["states"]), count):
+            block = {name: values[start : start + count] for name, values in own.items()}
             blocks.append(self._run(piece, given | block, layer))
         return [np.concatenate(each) for each in zip(*blocks, strict=True)]
 

@@ -54,7 +54,7 @@ class TorchMatcher:
         mask = torch.arange(table.shape[1], device=self._device) < counts[:, None]
         with torch.autocast(self._device.type, torch.float16, enabled=self._device.type == "cuda"):
             states = self._network(descriptors, table, mask)[-1]
-            vectors, matchability, _ = self._network.each_layer()[-1].head(states)
+            vectors, matchability, _ = self._network.each_layer()[-1].head(states, descriptors)
         probability = log_assignment(vectors.float(), matchability, mask)
         best, index = (each.cpu().numpy() for each in probability.max(dim=2))
         back = probability.amax(dim=1).cpu().numpy()

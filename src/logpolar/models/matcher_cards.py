@@ -17,6 +17,9 @@ from logpolar.types import FloatArray
 TABLE_COLUMNS = 6
 """Columns of ``keypoint_table``."""
 
+POSITION_OCTAVES = 6
+"""Of the waves that encode positions: twice the longer side of an image to a sixteenth of it."""
+
 _TYPICAL_SIZE = np.exp(-5.0)
 """Keypoint size over the longer side of the image whose logarithm is 0 in the table: 7 px in 1024."""
 
@@ -46,7 +49,8 @@ class MatcherOptions:
     def multiply_adds(self, first: int, second: int) -> int:
         """Of all layers, for two images with these numbers of keypoints."""
         pointwise = (4 + 4 + 2 * self.expansion + 1) * self.width**2 * (first + second)
-        attention = 2 * self.width * (first**2 + second**2 + 2 * first * second)
+        pointwise += 2 * self.width * self.inputs * (first + second)
+        attention = 2 * self.width * (first**2 + second**2 + 2 * first * second) + 4 * self.inputs * first * second
         return self.layers * (pointwise + attention)
 
 

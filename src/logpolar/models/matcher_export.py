@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from logpolar.errors import MissingExtraError
-from logpolar.models.matcher_cards import TABLE_COLUMNS, MatcherCard, MatcherOptions
+from logpolar.models.matcher_cards import POSITION_OCTAVES, TABLE_COLUMNS, MatcherCard, MatcherOptions
 from logpolar.models.matcher_files import PIECES, write_matcher
 
 try:
@@ -48,7 +48,7 @@ def make_pieces(
     makers = {
         "encode": (_Encode(options, multiples), "encoder.", ("",)),
         "within": (_Within(options), "layers.0.", ("within.",)),
-        "across": (_Across(options), "layers.0.", ("across.", "norm.", "widen.", "narrow.", "head.")),
+        "across": (_Across(options), "layers.0.", ("across.", "lookup.", "norm.", "widen.", "narrow.", "head.")),
     }
     found = {}
     for name, (maker, prefix, kinds) in makers.items():
@@ -127,7 +127,9 @@ class _Piece:
         rows = "others" if name.startswith("key") else "count"
         if name.endswith(("cosine", "sine")):
             return rows, self.options.heads, self.options.head_width // 2
-        columns = {"descriptors": self.options.inputs, "table": TABLE_COLUMNS}.get(name, self.options.width)
+        inputs, width = self.options.inputs, self.options.width
+        others = {"descriptors": inputs, "key_descriptors": inputs, "table": TABLE_COLUMNS, "vectors": width + inputs}
+        columns = others.get(name, width)
         return (rows,) if name in ("matchability", "confidence") else (rows, columns)
 
 
@@ -147,6 +149,10 @@ class _Encode(_Piece):
             "Concat", size, graph.cos(angle) * angle_known, graph.sin(angle) * angle_known, columns(4, 5), axis=1
         )
         states = self.linear(graph.named("descriptors"), "descriptor") + self.linear(shape, "shape")
+        octaves = np.exp2(np.arange(POSITION_OCTAVES))[None] * (math.pi / 2)
+        phases = [columns(axis) * octaves for axis in (0, 1)]
+        waves = graph.node("Concat", *map(graph.cos, phases), *map(graph.sin, phases), axis=1)
+        states = states + self.linear(waves, "position")
         phase = angle * np.array([self.multiples])
         of_size = [graph.node("MatMul", size, graph.named("size").take(graph.integers(row), 0)) for row in (0, 1)]
         within = graph.node("MatMul", columns(0, 1), graph.named("place")) + of_size[0] + phase
@@ -165,11 +171,21 @@ class _Within(_Piece):
 
 class _Across(_Piece):
     def build(self) -> tuple[OnnxArray, ...]:
-        states = self.attention("across")
+        states = self.lookup(self.attention("across"))
         hidden = self.linear(self.norm(states, "norm"), "widen")
         bent = hidden * 0.5 * (self.graph.node("Erf", hidden * math.sqrt(0.5)) + 1.0)
         states = states + self.linear(bent, "narrow")
         values = self.norm(states, "head.norm")
-        vectors = self.linear(values, "head.project") * self.options.width**-0.25
+        learned = self.linear(values, "head.project") * self.options.width**-0.25
+        likeness = self.graph.named("descriptors") * self.graph.named("head.sharpness")
+        vectors = self.graph.node("Concat", learned, likeness, axis=1)
         logits = (self.linear(values, f"head.{name}").reshape(-1) for name in ("matchability", "confidence"))
         return states, vectors, *logits
+
+    def lookup(self, states: OnnxArray) -> OnnxArray:
+        """``Lookup`` of the inputs, without a mask."""
+        value = self.linear(self.norm(self.graph.named("keys"), "lookup.norm"), "lookup.value")
+        query = self.graph.named("descriptors") * self.graph.named("lookup.sharpness")
+        key = self.graph.node("Transpose", self.graph.named("key_descriptors"), perm=[1, 0])
+        weights = self.graph.node("Softmax", self.graph.node("MatMul", query, key), axis=-1)
+        return states + self.linear(self.graph.node("MatMul", weights, value), "lookup.out")

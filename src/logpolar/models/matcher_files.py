@@ -5,7 +5,7 @@ the piece, so that one graph runs every layer, and a layer is run only if it is 
 
     encode   descriptors, table                                        -> states, phases within and across images
     within   states, phases, states and phases of the whole image      -> states
-    across   states, phases, states and phases of the other image      -> states, and what ``Head`` makes of them
+    across   the same of both images, with their descriptors           -> states, and what ``Head`` makes of them
 
 ``states`` may be some rows of an image, which bounds the memory of attention.
 """
@@ -48,7 +48,7 @@ PIECES = {
     ),
     "within": (("states", "cosine", "sine", "keys", "key_cosine", "key_sine"), ("new_states",)),
     "across": (
-        ("states", "cosine", "sine", "keys", "key_cosine", "key_sine"),
+        ("states", "cosine", "sine", "keys", "key_cosine", "key_sine", "descriptors", "key_descriptors"),
         ("new_states", "vectors", "matchability", "confidence"),
     ),
 }

@@ -4,6 +4,11 @@ Convention of the rotary position: channels c and c + w / 2 of a head of width w
 linear in what is known of the keypoint, so that a product of query and key depends on differences alone: of x, y,
 ln size and angle within an image, of ln size and angle between the images. Multiples of angles are whole numbers.
 
+Three kinds of attention: within an image, across to the other, and *lookup*, whose weights come from the descriptors
+alone. Looked up are the keypoints of the other image that look alike, so that a state learns early where its match may
+be; those of its neighbours then tell whether that agrees. With the descriptors also in the logits of the matches, a
+network starts as nearest neighbours, and learns what to add.
+
 The last channel of each head is the mask: 0 for keypoints, far below 0 for the keys of padding. The kernels of
 ``scaled_dot_product_attention`` that need no memory for weights take no mask of their own.
 """
@@ -16,13 +21,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from logpolar.models.matcher_cards import TABLE_COLUMNS, MatcherOptions
+from logpolar.models.matcher_cards import POSITION_OCTAVES, TABLE_COLUMNS, MatcherOptions
 
 _MASKED = -100.0
 """Logit of the keys of padding. Finite: an image without any keypoints must not make NaN of the other."""
 
 _NEVER = -1e4
 """Logit of matches with padding."""
+
+_SHARPNESS = 20.0
+"""First factor of descriptors' products in logits: neighbours at a cosine of .8 outweigh a thousand others."""
+
+_MASK_CHANNELS = 8
+"""Channels that hold the mask of a lookup; as many as the kernels want the width to be a multiple of."""
 
 Turn = tuple[Tensor, Tensor]
 """Cosine and sine (B, heads, N, head width / 2) of the phases."""
@@ -34,10 +45,14 @@ class MatcherNetwork(nn.Module):
     Images come stacked: pair p is rows p and p + B of 2 B rows.
     """
 
-    def __init__(self, options: MatcherOptions, dropout: float = 0.0) -> None:
-        """``dropout``: in training, of what each layer adds to the states."""
+    def __init__(self, options: MatcherOptions, dropout: float = 0.0, blind: float = 0.0) -> None:
+        """``dropout``: in training, of what each layer adds to the states.
+
+        ``blind``: in training, fraction of pairs whose first states hold no descriptors, only where keypoints are: what
+        is learned of geometry and of likeness holds for any content.
+        """
         super().__init__()
-        self.options = options
+        self.options, self.blind = options, blind
         self.encoder = Encoder(options)
         self.layers = nn.ModuleList(Layer(options, dropout) for _ in range(options.layers))
 
@@ -49,15 +64,22 @@ class MatcherNetwork(nn.Module):
 
         ``mask`` (2 B, N): False for padding, whose states mean nothing.
         """
-        states, own, across = self.encoder(descriptors, table)
+        states, own, across = self.encoder(self._seen(descriptors), table)
         others = swap(across[0]), swap(across[1])
         other_mask = None if mask is None else swap(mask)
+        looks = descriptors, swap(descriptors)
         found = []
         for layer in self.each_layer():
             states = layer.within(states, own, states, own, mask)
-            states = layer.between(states, across, swap(states), others, other_mask)
+            states = layer.between(states, across, swap(states), others, looks, other_mask)
             found.append(states)
         return found
+
+    def _seen(self, descriptors: Tensor) -> Tensor:
+        if not (self.training and self.blind):
+            return descriptors
+        seen = torch.rand(len(descriptors) // 2, 1, 1, device=descriptors.device) >= self.blind
+        return descriptors * torch.cat([seen, seen])
 
 
 class Encoder(nn.Module):
@@ -70,10 +92,12 @@ class Encoder(nn.Module):
         self.heads = options.heads
         self.descriptor = nn.Linear(options.inputs, options.width)
         self.shape = nn.Linear(5, options.width)
+        self.position = nn.Linear(4 * POSITION_OCTAVES, options.width)
         nn.init.orthogonal_(self.descriptor.weight, gain=math.sqrt(options.width))  # angles between descriptors stay
         nn.init.zeros_(self.descriptor.bias)
-        nn.init.normal_(self.shape.weight, std=0.1)
-        nn.init.zeros_(self.shape.bias)
+        for linear in (self.shape, self.position):
+            nn.init.normal_(linear.weight, std=0.1)
+            nn.init.zeros_(linear.bias)
         half = options.head_width // 2 - 1  # the last pair holds the mask and is not turned
         frequency = torch.logspace(0, 1.7, half).repeat(options.heads)  # 1 to 50 radians per half of the image
         self.place = nn.Parameter(torch.randn(2, options.heads * half) * frequency)
@@ -86,6 +110,7 @@ class Encoder(nn.Module):
         shape = torch.cat([size, angle.cos() * known[..., 1:], angle.sin() * known[..., 1:], known], dim=-1)
         # Sums of states stay in float32, whatever precision the products have; so do phases, which are large numbers.
         states = self.descriptor(descriptors.to(self.descriptor.weight.dtype)).float() + self.shape(shape)
+        states = states + self.position(position_waves(table[..., :2].float()))
         phase = angle * self.multiples
         own = x * self.place[0] + y * self.place[1] + size * self.size[0] + phase
         return states, self._turn(own), self._turn(size * self.size[1] + phase)
@@ -129,14 +154,41 @@ class Attention(nn.Module):
         return values.reshape(*values.shape[:2], self.heads, -1).transpose(1, 2)
 
 
+class Lookup(nn.Module):
+    """States of the other image's keypoints, weighted by the likeness of the descriptors, added to the states."""
+
+    def __init__(self, options: MatcherOptions, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.dropout = dropout
+        self.norm = nn.LayerNorm(options.width)
+        self.value = nn.Linear(options.width, options.inputs)
+        self.out = nn.Linear(options.inputs, options.width)
+        self.sharpness = nn.Parameter(torch.tensor([_SHARPNESS]))
+        nn.init.normal_(self.out.weight, std=0.5 / math.sqrt(options.inputs * 2 * options.layers))
+        nn.init.zeros_(self.out.bias)
+
+    def forward(self, states: Tensor, keys: Tensor, looks: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
+        """``looks``: descriptors of the states (B, N, D) and of the keys (B, M, D)."""
+        value = self.value(self.norm(keys))
+        query, key = (look.to(value.dtype) for look in looks)
+        hidden = key.new_zeros(key.shape[:2]) if mask is None else torch.where(mask, 0.0, _MASKED).to(key.dtype)
+        query = functional.pad(query * self.sharpness.to(value.dtype), (0, _MASK_CHANNELS), value=1.0)
+        key = torch.cat([key, hidden[..., None].expand(-1, -1, _MASK_CHANNELS)], dim=-1)
+        value = functional.pad(value, (0, _MASK_CHANNELS))
+        found = functional.scaled_dot_product_attention(query[:, None], key[:, None], value[:, None], scale=1.0)
+        found = self.out(found[:, 0, :, :-_MASK_CHANNELS])
+        return states + functional.dropout(found, self.dropout, self.training)
+
+
 class Layer(nn.Module):
-    """Attention within an image, then to the other, then each state by itself."""
+    """Attention within an image, to the other, and to what looks alike there; then each state by itself."""
 
     def __init__(self, options: MatcherOptions, dropout: float = 0.0) -> None:
         super().__init__()
         self.dropout = dropout
         self.within = Attention(options, dropout)
         self.across = Attention(options, dropout)
+        self.lookup = Lookup(options, dropout)
         self.norm = nn.LayerNorm(options.width)
         self.widen = nn.Linear(options.width, options.expansion * options.width)
         self.narrow = nn.Linear(options.expansion * options.width, options.width)
@@ -144,8 +196,16 @@ class Layer(nn.Module):
         nn.init.zeros_(self.narrow.bias)
         self.head = Head(options)
 
-    def between(self, states: Tensor, turn: Turn, others: Tensor, other_turn: Turn, mask: Tensor | None) -> Tensor:
-        states = self.across(states, turn, others, other_turn, mask)
+    def between(
+        self,
+        states: Tensor,
+        turn: Turn,
+        others: Tensor,
+        other_turn: Turn,
+        looks: tuple[Tensor, Tensor],
+        mask: Tensor | None,
+    ) -> Tensor:
+        states = self.lookup(self.across(states, turn, others, other_turn, mask), others, looks, mask)
         changed = self.narrow(functional.gelu(self.widen(self.norm(states))))
         return states + functional.dropout(changed, self.dropout, self.training)
 
@@ -160,6 +220,7 @@ class Head(nn.Module):
         super().__init__()
         self.norm = nn.LayerNorm(options.width)
         self.project = nn.Linear(options.width, options.width)
+        self.sharpness = nn.Parameter(torch.tensor([math.sqrt(_SHARPNESS)]))
         self.matchability = nn.Linear(options.width, 1)
         self.confidence = nn.Linear(options.width, 1)
         nn.init.eye_(self.project.weight)  # starts as the nearest neighbour of the descriptors
@@ -168,10 +229,11 @@ class Head(nn.Module):
             nn.init.zeros_(linear.weight)
             nn.init.zeros_(linear.bias)
 
-    def forward(self, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Vectors (B, N, width), matchability (B, N) and confidence (B, N), the last without gradient to the states."""
+    def forward(self, states: Tensor, descriptors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Vectors (B, N, width + D), matchability and confidence (B, N), the last without gradient to the states."""
         values = self.norm(states)
-        vectors = self.project(values) / values.shape[-1] ** 0.25
+        learned = self.project(values) / values.shape[-1] ** 0.25
+        vectors = torch.cat([learned, (descriptors * self.sharpness).to(learned.dtype)], dim=-1)
         return vectors, self.matchability(values)[..., 0], self.confidence(values.detach())[..., 0]
 
 
@@ -188,6 +250,13 @@ def log_assignment(vectors: Tensor, matchability: Tensor, mask: Tensor) -> Tenso
     here, there = chances.chunk(2)
     found = 2 * logits - logits.logsumexp(2, keepdim=True) - logits.logsumexp(1, keepdim=True)
     return torch.where(both, found + here[:, :, None] + there[:, None, :], _NEVER)
+
+
+def position_waves(xy: Tensor) -> Tensor:
+    """Positions (..., 2) as cosines, then sines, of x and y times pi / 2, pi, 2 pi, ... (..., 4 octaves)."""
+    octaves = 2.0 ** torch.arange(POSITION_OCTAVES, device=xy.device) * (math.pi / 2)
+    phases = (xy[..., None] * octaves).flatten(-2)
+    return torch.cat([phases.cos(), phases.sin()], dim=-1)
 
 
 def swap(values: Tensor) -> Tensor:

@@ -197,6 +197,8 @@ def gather(
     table, descriptors = (each[owner, kinds[:, None], rows] for each in (data.table, data.descriptors))
     if generator is not None and options.noise:
         descriptors = _noisy(descriptors, options.noise, generator)
+    if generator is not None and options.moved:
+        table = move_together(table, options.moved, generator)
     first, second = data.projection[stacked].chunk(2)
     xys, depths, masks, vectors = xy.chunk(2), depth.chunk(2), mask.chunk(2), descriptors.chunk(2)
     there = project(xys[0], depths[0], *transfer(first, second))
@@ -213,3 +215,25 @@ def _noisy(descriptors: Tensor, most: float, generator: torch.Generator) -> Tens
     step = torch.nn.functional.normalize(torch.randn(shape, generator=generator, device=device), dim=-1)
     length = most * torch.rand((*shape[:-1], 1), generator=generator, device=device)
     return torch.nn.functional.normalize(descriptors.float() + length * step, dim=-1).to(descriptors.dtype)
+
+
+def move_together(table: Tensor, fraction: float, generator: torch.Generator) -> Tensor:
+    """Tables (V, N, 6), of a fraction of the views under a random similarity: nothing is learned of where things are.
+
+    Without angles the image cannot be rotated: descriptors are of upright patches.
+    """
+
+    def uniform(most: float) -> Tensor:
+        return most * (2 * torch.rand((len(table), 1), generator=generator, device=table.device) - 1)
+
+    chosen = torch.rand((len(table), 1), generator=generator, device=table.device) < fraction
+    scale, rotation, x, y = (torch.where(chosen, uniform(most), 0.0) for most in (0.4, torch.pi, 0.3, 0.3))
+    rotation = torch.where(table[:, :1, 5] > 0, rotation, 0.0)
+    cosine, sine = rotation.cos() * scale.exp(), rotation.sin() * scale.exp()
+    moved = [
+        cosine * table[..., 0] - sine * table[..., 1] + x,
+        sine * table[..., 0] + cosine * table[..., 1] + y,
+        table[..., 2] + scale * table[..., 4],
+        table[..., 3] + rotation * table[..., 5],
+    ]
+    return torch.cat([torch.stack(moved, dim=-1), table[..., 4:]], dim=-1)

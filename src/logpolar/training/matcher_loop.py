@@ -27,7 +27,9 @@ class MatcherTrainer:
         """``draw``: the batch of a step."""
         self.config, self.step, self._draw, self._device = config, 0, draw, device
         torch.manual_seed(config.run.seed)
-        self.network: MatcherNetwork = MatcherNetwork(config.network, config.optimisation.dropout).to(device)
+        self.network: MatcherNetwork = MatcherNetwork(
+            config.network, config.optimisation.dropout, config.optimisation.blind
+        ).to(device)
         self._rate = torch.zeros((), device=device)
         options = config.optimisation
         self.optimiser = torch.optim.AdamW(
@@ -38,7 +40,7 @@ class MatcherTrainer:
     def _compute(self, batch: Batch) -> tuple[Tensor, Tensor]:
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda"):
             states = self.network(batch.descriptors, batch.table, batch.mask)
-            return matcher_loss(self.network, states, batch.truth, batch.mask)
+            return matcher_loss(self.network, states, batch.descriptors, batch.truth, batch.mask)
 
     def advance(self) -> tuple[Tensor, Tensor]:
         """One step; its loss and that of the last layer's matches, still on the device."""

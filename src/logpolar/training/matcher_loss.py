@@ -22,12 +22,14 @@ def decisions(log_probability: Tensor) -> tuple[Tensor, Tensor]:
     return found[0], found[1]
 
 
-def matcher_loss(network: MatcherNetwork, states: list[Tensor], truth: Truth, mask: Tensor) -> tuple[Tensor, Tensor]:
+def matcher_loss(
+    network: MatcherNetwork, states: list[Tensor], descriptors: Tensor, truth: Truth, mask: Tensor
+) -> tuple[Tensor, Tensor]:
     """Loss, and the loss of matches after the last layer alone; later layers count more."""
     total, weights = states[0].new_zeros(()), 0.0
     made, sure = [], []
     for number, (layer, values) in enumerate(zip(network.each_layer(), states, strict=True), 1):
-        vectors, matchability, confidence = layer.head(values)
+        vectors, matchability, confidence = layer.head(values, descriptors)
         probability = log_assignment(vectors, matchability, mask)
         loss = layer_loss(probability, matchability, truth)
         total, weights = total + number * loss, weights + number

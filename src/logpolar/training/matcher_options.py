@@ -56,6 +56,9 @@ class MatcherBatch:
     upright: float = setting(0.15, "Fraction of pairs whose keypoints have sizes but no angles.", 0, 1)
     fixed: float = setting(0.25, "Fraction of pairs whose keypoints have neither.", 0, 1)
     noise: float = setting(0.1, "Largest length of a random vector that is added to each descriptor of unit length.", 0)
+    moved: float = setting(
+        0.5, "Fraction of images whose keypoints are moved, scaled and, with their angles, rotated all together.", 0, 1
+    )
     positive: float = setting(3.0, "Pixels: keypoints closer than this, in both images, match.", 0)
     negative: float = setting(5.0, "Pixels: keypoints farther apart than this, in either image, do not.", 0)
 
@@ -70,6 +73,7 @@ class MatcherOptimisation:
     warm_up: int = setting(500, "Steps over which the learning rate rises from 0.", 0)
     weight_decay: float = setting(0.05, "Weight decay.", 0)
     dropout: float = setting(0.1, "Of what each layer adds to the states.", 0, 0.9)
+    blind: float = setting(0.25, "Fraction of pairs whose first states hold no descriptors, only likeness does.", 0, 1)
     clip: float = setting(1.0, "Largest norm of the gradient.", 0)
 
 

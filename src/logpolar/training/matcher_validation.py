@@ -129,7 +129,7 @@ def _matches(network: MatcherNetwork, batch: Batch) -> dict[str, tuple[Tensor, T
     kind = batch.xy.device.type
     with torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda"):
         states = network(batch.descriptors, batch.table, batch.mask)[-1]
-        vectors, matchability, _ = network.each_layer()[-1].head(states)
+        vectors, matchability, _ = network.each_layer()[-1].head(states, batch.descriptors)
         probability = log_assignment(vectors, matchability, batch.mask)
     here, match, best = _mutual(probability)
     learned = here & (best > np.log(0.1)), match, best.exp()
