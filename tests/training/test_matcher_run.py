@@ -66,6 +66,13 @@ class TestPlan:
         with pytest.raises(LogpolarError, match="no such file"):
             make_plan(MatcherData(photos=("nowhere/*.jpg",)), config.views)
 
+    def test_a_detector_shares_the_views_or_has_them_all(self, config):
+        for sift, expected in ((True, ["", "logpolar"] * 4), (False, ["logpolar"] * 8)):
+            options = replace(config.views, photo_views=4, detector="logpolar", sift=sift)
+            assert [task.detector for task in make_plan(config.data, options).tasks(options, 0)] == expected
+        with pytest.raises(ValueError, match="without SIFT"):
+            ViewsOptions(sift=False)
+
 
 class TestBatches:
     def test_steps_are_determined_by_seed_and_number(self, config, prepared):
@@ -156,8 +163,8 @@ def test_perfect_matches_count_as_such(config, prepared):
 def test_validation_compares_with_nearest_neighbours(config, prepared, tmp_path):
     from logpolar.models.matcher_network import MatcherNetwork
 
-    pairs = {"plain": np.array([[0, 1], [2, 3]])}
-    figures = validate(MatcherNetwork(config.network), prepared.views, pairs, config.batch, 24, tmp_path / "m.npz")
+    pairs, options = {"plain": np.array([[0, 1], [2, 3]])}, replace(config.batch, upright=0.0)
+    figures = validate(MatcherNetwork(config.network), prepared.views, pairs, options, 24, tmp_path / "m.npz")
     assert set(figures) == {
         f"plain/{kind}/{method}" for kind in ("detected", "fixed") for method in ("learned", "nearest")
     }

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from logpolar.training.matcher_options import ViewsOptions
-from logpolar.training.matcher_views import SourceImage, make_view, random_warp, surface_depth
+from logpolar.training.matcher_views import VARIANTS, SourceImage, make_view, random_warp, surface_depth
 
 PLANE = np.concatenate([np.eye(3), np.zeros((3, 1))], axis=1)
 
@@ -55,7 +55,9 @@ class TestViews:
 
     def test_variants_lose_sizes_and_angles_and_double_places(self, texture):
         view = make_view(SourceImage(texture, PLANE), ViewsOptions(keypoints=60), np.random.default_rng(0), plain=True)
-        (_, detected, used), (_, upright, _), (fixed_keypoints, fixed, single) = view.tables(6.0)
+        (_, detected, used), (_, upright, _), (fixed_keypoints, fixed, single) = (
+            view.table(name, 6.0) for name in VARIANTS
+        )
         assert used.all()
         assert detected[:, 4:].all()
         assert upright[:, 4].all()

@@ -47,9 +47,11 @@ class DescribedViews:
 
 
 class ViewStore:
-    """Describes views in all variants, and stores them by number."""
+    """Describes views in the given variants, and stores them by number."""
 
-    def __init__(self, count: int, options: ViewsOptions, model: Model, device: torch.device) -> None:
+    def __init__(
+        self, count: int, options: ViewsOptions, wanted: Sequence[int], model: Model, device: torch.device
+    ) -> None:
         places, variants = options.keypoints, len(VARIANTS)
         self.views = DescribedViews(
             torch.zeros(count, places, 2, device=device),
@@ -61,7 +63,7 @@ class ViewStore:
         )
         half = device.type == "cuda"
         self._describer = TorchDescriber(network_on(model, device, half), model.sampling, device, fuse=half)
-        self._options, self._device = options, device
+        self._options, self._wanted, self._device = options, wanted, device
 
     def fill(self, views: Iterable[tuple[int, View]]) -> None:
         """Store numbered views, some at a time, as they come."""
@@ -81,7 +83,8 @@ class ViewStore:
             made.projection[number] = torch.from_numpy(view.projection).to(device)
             made.xy[number, :count] = torch.from_numpy(view.keypoints.xy).to(device)
             made.depth[number, :count] = torch.from_numpy(view.depth).to(device)
-            for variant, (keypoints, table, used) in enumerate(view.tables(self._options.fixed_size)):
+            for variant in self._wanted:
+                keypoints, table, used = view.table(VARIANTS[variant], self._options.fixed_size)
                 made.table[number, variant, :count] = torch.from_numpy(table).to(device)
                 made.used[number, variant, :count] = torch.from_numpy(used).to(device)
                 tables.append(keypoints.table)
@@ -110,7 +113,7 @@ class PairSampler:
     def __init__(self, plan: ViewPlan, views: DescribedViews, config: MatcherConfig) -> None:
         self._views, self._batch, self._seed = views, config.batch, config.run.seed
         self._fuse = config.run.compile and views.xy.is_cuda
-        self._counts, self._detectors = np.array(plan.views), 2 if config.views.detector else 1
+        self._counts, self._detectors = np.array(plan.views), len(config.views.detectors)
         self._starts = plan.starts
         data = config.data
         shares = dict(zip(KINDS, (data.scene_share, data.photo_share, data.aligned_share), strict=True))

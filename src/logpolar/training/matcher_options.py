@@ -35,6 +35,7 @@ class ViewsOptions:
     altered: float = setting(0.3, "Fraction of views under other conditions: night, haze, blur, noise.", 0, 1)
     keypoints: int = setting(1024, "Keypoints kept of a view.", 8)
     detector: str = setting("", "Network detector, shipped or a file, of every second view; empty: SIFT for all.")
+    sift: bool = setting(True, "SIFT for the other half of the views; false: the network detector for all.")
     refresh: bool = setting(
         True,
         "Replace views by new ones all the time, as fast as processes make them. What a step sees then depends on "
@@ -43,8 +44,15 @@ class ViewsOptions:
     fixed_size: float = setting(6.0, "Pixels: size of keypoints whose size is ignored.", 1)
 
     def __post_init__(self) -> None:
-        if self.detector and min(self.photo_views, 2 * self.scene_views, 2 * self.aligned_views) < 4:
+        if not (self.detector or self.sift):
+            raise ValueError("views without SIFT need a detector")
+        if len(self.detectors) > 1 and min(self.photo_views, 2 * self.scene_views, 2 * self.aligned_views) < 4:
             raise ValueError("a detector of every second view needs photo_views of at least 4, and 2 of the others")
+
+    @property
+    def detectors(self) -> list[str]:
+        """Of the views of an image in turn; empty: SIFT."""
+        return [""] * self.sift + [self.detector] * bool(self.detector)
 
 
 @dataclass(frozen=True)
@@ -61,6 +69,12 @@ class MatcherBatch:
     )
     positive: float = setting(3.0, "Pixels: keypoints closer than this, in both images, match.", 0)
     negative: float = setting(5.0, "Pixels: keypoints farther apart than this, in either image, do not.", 0)
+
+    @property
+    def variants(self) -> list[int]:
+        """Rows of ``matcher_views.VARIANTS`` that pairs have."""
+        shares = (1 - self.upright - self.fixed, self.upright, self.fixed)
+        return [row for row, share in enumerate(shares) if share > 0]
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ class ViewPlan:
     ) -> list[ViewTask]:
         random, starts = np.random.default_rng((seed, *turn)), self.starts
         photos = [file for file in self.files if file.number is None]
-        detectors = ["", options.detector] if options.detector else [""]
+        detectors = options.detectors
         found = []
         for image in images.tolist():
             file = self.files[image]

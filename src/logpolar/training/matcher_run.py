@@ -91,12 +91,12 @@ def prepare(
     options = validation_views(config.views) if held_out else config.views
     plan = make_plan(config.data, options, held_out)
     tasks = plan.tasks(options, config.run.seed)
-    since, store = time.perf_counter(), ViewStore(len(tasks), options, model, device)
+    since, store = time.perf_counter(), ViewStore(len(tasks), options, config.batch.variants, model, device)
     store.fill(MadeViews(tasks, min(_jobs(config), len(tasks)), 4096))
     described = store.views
     known = float(described.depth.isfinite().float().mean())
     say(
-        f"{len(tasks)} views of {len(plan.files)} images, {int(described.used[:, 0].sum())} keypoints, "
+        f"{len(tasks)} views of {len(plan.files)} images, {int(described.used.any(dim=1).sum())} keypoints, "
         f"{known:.0%} of the places of known depth: {time.perf_counter() - since:.0f} s"
     )
     return Prepared(plan, store)
@@ -107,8 +107,8 @@ def _jobs(config: MatcherConfig) -> int:
 
 
 def validation_views(options: ViewsOptions) -> ViewsOptions:
-    """Views to validate on: an image as it is, and one warped; SIFT's keypoints, never altered nor turned far."""
-    return replace(options, scene_views=2, altered=0.0, turned=0.0, detector="")
+    """Views to validate on: an image as it is, and one warped, by one detector, never altered nor turned far."""
+    return replace(options, scene_views=2, altered=0.0, turned=0.0, sift=not options.detector)
 
 
 class Refreshed:

@@ -18,6 +18,7 @@ from logpolar.storage.atomic_io import replacing
 from logpolar.training.matcher_data import Batch, DescribedViews, gather
 from logpolar.training.matcher_options import MatcherBatch
 from logpolar.training.matcher_plan import ViewPlan
+from logpolar.training.matcher_views import VARIANTS
 
 _SURE = 0.9
 """Confidence at which calibration is measured."""
@@ -100,7 +101,7 @@ def validate(
     training = network.training
     network.eval()
     for name, views in pairs.items():
-        for variant in (0, 2):
+        for variant in options.variants:
             counts = {"learned": Counts(), "nearest": Counts()}
             for number, batch in _batches(data, views, variant, replace(options, keypoints=keypoints)):
                 for method, (here, match, chance) in _matches(network, batch).items():
@@ -108,7 +109,7 @@ def validate(
                     if export:
                         _export(exported, data, batch, views, number, (name, variant, method), here, match, chance)
             for method, each in counts.items():
-                results[f"{name}/{('detected', 'upright', 'fixed')[variant]}/{method}"] = each.figures()
+                results[f"{name}/{VARIANTS[variant]}/{method}"] = each.figures()
     network.train(training)
     if export:
         exported.save(export)

@@ -100,10 +100,10 @@ class View:
         used[np.unique(places, axis=0, return_index=True)[1]] = True
         return Keypoints.from_points(found.xy, sizes, 0.0, found.response), used
 
-    def tables(self, fixed_size: float) -> list[tuple[Keypoints, FloatArray, NDArray[np.bool_]]]:
-        """Of each variant: keypoints, their ``keypoint_table`` and which are used."""
-        variants = [self.variant(name, fixed_size) for name in VARIANTS]
-        return [(keypoints, keypoint_table(keypoints, self.image_size), used) for keypoints, used in variants]
+    def table(self, name: str, fixed_size: float) -> tuple[Keypoints, FloatArray, NDArray[np.bool_]]:
+        """Of a variant: keypoints, their ``keypoint_table`` and which are used."""
+        keypoints, used = self.variant(name, fixed_size)
+        return keypoints, keypoint_table(keypoints, self.image_size), used
 
 
 def read_scene_image(file: CorrespondenceFile, number: int) -> SourceImage:
