@@ -110,7 +110,7 @@ def measure(page: Path, chromium: str, steps: int = 100) -> dict[str, object]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--use-angle=swiftshader"])
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         view = browser.new_page(viewport={"width": 1440, "height": 900})
         began = time.perf_counter()
         view.goto(page.as_uri(), timeout=300_000)

@@ -200,7 +200,7 @@ def model_data(facts: Facts, model: SceneModel) -> dict[str, Any]:
         "lengths": [len(each) for each in gaps],
         "counts": pack_array(np.array([len(rows) for rows in observed], np.int32)),
         "frustum": shown.frustum,
-        "home": [0.0, 0.35, 2.4],  # yaw, pitch, distance
+        "home": [0.0, 0.35],  # yaw, pitch
     }
 
 

@@ -40,7 +40,7 @@ _PAGE = """<!doctype html>
 _SCRIPTS = {
     "pair": ("page", "pair"),
     "document": ("page", "tables", "document"),
-    "scene": ("page", "tables", "charts", "orbit", "renderer", "scene"),
+    "scene": ("page", "tables", "charts", "orbit", "renderer", "software", "scene"),
 }
 """Scripts of each kind of page, in ``assets``."""
 
