@@ -38,7 +38,7 @@ _PAGE = """<!doctype html>
 
 
 _SCRIPTS = {
-    "pair": ("page", "pair"),
+    "pair": ("page", "match", "pair"),
     "document": ("page", "tables", "document"),
     "scene": ("page", "tables", "charts", "orbit", "renderer", "software", "scene"),
 }

@@ -19,7 +19,7 @@ from logpolar.images import read_image, resize, to_bytes, to_gray
 from logpolar.matching.nearest import Matches, match_descriptors
 from logpolar.matching.options import MatchingOptions
 from logpolar.sampling import sample_patches
-from logpolar.sampling.patterns import Pattern
+from logpolar.sampling.patterns import LogPolar, Pattern
 from logpolar.types import FloatArray, Image, Matrix
 from logpolar.viewing.pages.page import jpeg, pack_array, pack_picture, photo_jpeg, write_page
 
@@ -32,6 +32,7 @@ MAX_SHIFT = 8
 _PHOTO_SIDE, _PHOTO_QUALITY, _PATCH_QUALITY = 1600, 82, 80
 _ATLAS_COLUMNS = 50
 _RATIO_FAILED, _FILTERED, _KEPT, _INLIER = range(4)
+_VERIFIED = "does not agree with the geometry", "agrees with the geometry"
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +76,7 @@ def write_pair_page(
     with. ``command``: shown at the end of the page.
     """
     first, second = sides
-    title = f"{Path(first.name).name} and {Path(second.name).name}"
+    title = " and ".join(short_names(first.name, second.name))
     data = pair_data(sides, found, pattern, matching, threshold, cameras=cameras, command=command)
     write_page(path, "pair", title, data)
 
@@ -97,17 +98,19 @@ def pair_data(
     neighbours, distances = nearest_candidates(ours.descriptors[rows[:, 0]], theirs.descriptors)
     distance = np.linalg.norm(ours.descriptors[rows[:, 0]] - theirs.descriptors[rows[:, 1]], axis=1)
     ratio = ratios(distance, neighbours, distances, rows[:, 1])
-    stage = _stages(rows, found, ratio, matching.ratio)
+    stage = _stages(rows, found, ratio, None if matching.learned else matching.ratio)
     shown = np.lexsort((ratio, -stage))[:MAX_MATCHES]
     pairs = rows[shown]
     patches = [side.patches(pairs[:, number], pattern) for number, side in enumerate(sides)]
     roll, shift, correlation = align_patches(*patches)
+    confidence = _confidence(pairs, found.matches)
     return {
-        "images": [_image(side) for side in sides],
+        "images": [_image(*each) for each in zip(sides, short_names(*(side.name for side in sides)), strict=True)],
         "matches": pack_array(pairs),
         "stage": pack_array(stage[shown].astype(np.uint8)),
         "distance": pack_array(distance[shown].astype(np.float32)),
         "ratio": pack_array(ratio[shown].astype(np.float32)),
+        "confidence": None if confidence is None else pack_array(confidence),
         "candidates": pack_array(neighbours[shown].astype(np.int32)),
         "candidate_distances": pack_array(distances[shown].astype(np.float32)),
         "descriptors": [_bars(side.features.descriptors[pairs[:, n]]) for n, side in enumerate(sides)],
@@ -119,11 +122,12 @@ def pair_data(
         "correlation": pack_array(correlation.astype(np.float32)),
         "funnel": _funnel(sides, stage, matching),
         "hidden": len(rows) - len(shown),
-        "ratio_limit": matching.ratio,
+        "stages": _stage_names(matching),
         "threshold": threshold,
         "command": command,
         "versions": f"logpolar {logpolar.__version__}, Python {platform.python_version()}",
         "radius": pattern.lambda_ / 2,  # of a support region, in keypoint sizes
+        "polar": _polar(pattern),
         **_geometry(found, cameras),
     }
 
@@ -220,14 +224,40 @@ def _stages(
     return stage
 
 
+def _confidence(pairs: NDArray[np.int32], kept: Matches) -> NDArray[np.float32] | None:
+    """Of each pair (N,), 0 for those that the matcher did not choose; None for a matcher without."""
+    if kept.confidence is None:
+        return None
+    known = dict(zip(map(tuple, kept.indices.tolist()), kept.confidence.tolist(), strict=True))
+    return np.array([known.get(pair, 0) for pair in map(tuple, pairs.tolist())], np.float32)
+
+
+def _stage_names(matching: MatchingOptions) -> list[str]:
+    """What became of a match, from the worst; "" for a stage that this matcher does not have."""
+    if matching.learned:
+        return ["", "nearest neighbours that the matcher did not choose", *_VERIFIED]
+    ratio = "failed the ratio test" if matching.ratio is not None and matching.ratio < 1 else ""
+    return [ratio, "removed by the filter", *_VERIFIED]
+
+
+def _polar(pattern: Pattern) -> dict[str, float] | None:
+    """What relates shifts of columns to changes of scale; None for a pattern that is not log-polar."""
+    if not isinstance(pattern, LogPolar):
+        return None
+    return {"ratio": pattern.radius_ratio, "pixel_weight": pattern.pixel_weight}
+
+
 def _funnel(sides: tuple[Side, Side], stage: NDArray[np.intp], matching: MatchingOptions) -> list[tuple[str, int]]:
     steps = [("keypoints, fewer of both", min(len(side.features) for side in sides))]
+    agree = ("agree with the geometry", int((stage == _INLIER).sum()))
+    if matching.learned:
+        return [*steps, ("chosen by the learned matcher", int((stage >= _KEPT).sum())), agree]
     steps.append(("mutual nearest neighbours" if matching.mutual else "nearest neighbours", len(stage)))
     if matching.ratio is not None and matching.ratio < 1:
         steps.append((f"ratio test, {matching.ratio:g}", int((stage >= _FILTERED).sum())))
     if matching.filter != "none":
         steps.append((matching.filter, int((stage >= _KEPT).sum())))
-    return [*steps, ("agree with the geometry", int((stage == _INLIER).sum()))]
+    return [*steps, agree]
 
 
 def _geometry(found: VerifiedMatches, cameras: Cameras | None) -> dict[str, Any]:
@@ -262,11 +292,19 @@ def _inverse_intrinsics(camera: AnyCamera, points: Points) -> Matrix | None:
     return matrix if np.allclose(straight, rays_and_focal(points, camera)[0], atol=1e-6) else None
 
 
-def _image(side: Side) -> dict[str, Any]:
+def short_names(first: str, second: str) -> tuple[str, str]:
+    """Names of files, with as many of their folders as tell them apart."""
+    parts = Path(first).parts, Path(second).parts
+    count = next((n for n in range(1, 1 + max(map(len, parts))) if parts[0][-n:] != parts[1][-n:]), 1)
+    return str(Path(*parts[0][-count:])), str(Path(*parts[1][-count:]))
+
+
+def _image(side: Side, name: str) -> dict[str, Any]:
     width, height = side.features.image_size
     keypoints = side.features.keypoints.table.astype(np.float32)
     return {
-        "name": side.name,
+        "name": name,
+        "path": side.name,
         "width": width,
         "height": height,
         "photo": pack_picture(side.photo()),

@@ -93,7 +93,7 @@ function adapt(spent) {
   } else {
     state.limit *= 1.003;
     state.most = Math.max(FEWEST, Math.min(1.1 * now, state.limit));
-    if (state.most >= scene.tracks.length) state.sharpness = 1;
+    if (state.most >= Math.min(3 * FEWEST, scene.tracks.length)) state.sharpness = 1;
   }
 }
 

@@ -71,7 +71,7 @@ function plotPoints({ width, height, pixels, depth }, m, style, { points, tracks
     const [from, to, last] = [left < 0 ? 0 : left, right > width ? width : right, bottom > height ? height : bottom];
     const radius = (right - left) / 2;
     for (let row = top < 0 ? 0 : top; row < last; row++) {
-      const away = row + 0.5 - top - radius, cut = radius < 1.5 ? 0 : Math.round(radius - Math.sqrt(1.2 * radius * radius - away * away));
+      const away = row + 0.5 - top - radius, cut = radius < 1.5 ? 0 : Math.round(radius - Math.sqrt(radius * radius - away * away));
       const [start, end] = [left + cut > from ? left + cut : from, right - cut < to ? right - cut : to];
       for (let place = row * width + start, stop = row * width + end; place < stop; place++) {
         if (depth[place] < near) { depth[place] = near; pixels[place] = tint; }
