@@ -26,7 +26,7 @@ def page(shown):
 
 def pixels(page) -> str:
     """At rest, drawn and read in one go: a browser clears the canvas afterwards."""
-    return page.evaluate("() => { state.moving = false; render(); return element('view').toDataURL(); }")
+    return page.evaluate("() => { pace.rest(); render(); return element('view').toDataURL(); }")
 
 
 def chosen(page) -> str | None:
@@ -94,16 +94,17 @@ def test_the_first_view_encloses_points_and_cameras(page):
     assert inside > 0.95 * 208
 
 
-def test_fewer_points_are_drawn_while_the_view_moves_too_slowly(page):
-    most = page.evaluate(
-        """() => { const before = { ...state }, tracks = scene.tracks, steps = [];
-          scene.tracks = new Uint8Array(400000);
-          for (const spent of [60, 60, 60, 16, 16]) { adapt(spent); steps.push(state.most); }
-          scene.tracks = tracks;
-          Object.assign(state, before);
-          return steps; }"""
+def test_less_is_drawn_while_the_view_moves_too_slowly(page):
+    amounts = page.evaluate(
+        """() => { const pace = makePace(1000, () => {}), times = [100, 200, 300, 316, 332];
+          const still = pace.amount(400000, 50);
+          pace.moved();
+          const moving = times.map((now) => pace.amount(400000, now));
+          pace.rest();
+          return [still, ...moving, pace.amount(400000, 400)]; }"""
     )
-    assert most[0] > most[1] > most[2] < most[3] <= most[4]
+    assert amounts[0] == amounts[1] == amounts[-1] == 400000
+    assert amounts[1] > amounts[2] > amounts[3] < amounts[4] <= amounts[5] < 400000
 
 
 def test_drag_wheel_and_right_button_move_the_view(page):

@@ -51,7 +51,7 @@ function resetView() {
 
 // ---- Drawing -----------------------------------------------------------------------------------------------------
 
-const redraw = scheduled(draw);
+const redraw = scheduled(draw), pace = makePace(500, redraw);
 
 function shade(match) {
   const mode = element("colouring").value;
@@ -62,7 +62,7 @@ function shade(match) {
   return `hsl(${rotation[match] + 180} 90% 58%)`;
 }
 
-function draw() {
+function draw(now) {
   const { context, width, height } = fitCanvas(element("view"));
   const place = places();
   context.imageSmoothingEnabled = view.scale < 4;
@@ -77,7 +77,8 @@ function draw() {
   if (state.guide && state.overlay) drawOverlay(context, place[0]);
   context.lineWidth = 1;
   context.globalAlpha = state.chosen < 0 ? 0.7 : 0.25;
-  for (const match of state.shown) drawLine(context, place, match);
+  const lines = pace.amount(state.shown.length, now); // the best come first
+  for (let n = 0; n < lines; n++) drawLine(context, place, state.shown[n]);
   context.globalAlpha = 1;
   if (state.chosen >= 0) {
     context.lineWidth = 2.5;
@@ -254,7 +255,13 @@ function zoomAt(x, y, factor) {
   view.x = x - ((x - view.x) * scale) / view.scale;
   view.y = y - ((y - view.y) * scale) / view.scale;
   view.scale = scale;
-  redraw();
+  pace.moved();
+}
+
+function pan(dx, dy) {
+  view.x += dx;
+  view.y += dy;
+  pace.moved();
 }
 
 const ACTIONS = {
@@ -282,7 +289,7 @@ function connect() {
   followKeys(ACTIONS);
   window.addEventListener("resize", () => { resetView(); applyFilters(); });
   followPointers(element("view"), {
-    drag: (dx, dy) => { view.x += dx; view.y += dy; redraw(); },
+    drag: pan,
     zoom: zoomAt,
     tap: (x, y) => choose(matchAt(x, y)),
   });

@@ -4,8 +4,7 @@ const photos = data.photos, model = data.model;
 const pairs = unpack(data.pairs), inliers = unpack(data.inliers), common = unpack(data.shared);
 const strength = inliers.map((value, pair) => (value >= 0 ? value : common[pair]));
 const FEWEST = 10000; // points drawn while the view moves
-const SLOW = 28; // milliseconds between frames: at 60 a second, one was missed
-const state = { chosen: -1, renderer: null, most: Infinity, limit: Infinity, sharpness: 1, still: 0, frame: 0, moving: false, thumbnails: [] };
+const state = { chosen: -1, renderer: null, sharpness: 1, thumbnails: [] };
 const scene = model && {
   points: unpack(model.points), tints: unpack(model.colours), tracks: unpack(model.tracks), cameras: unpack(model.cameras),
   field: unpack(model.field), photos: unpack(model.photos), observed: unpack(model.observed), counts: unpack(model.counts),
@@ -82,21 +81,6 @@ function observedBy(camera) {
 
 // ---- The view ----------------------------------------------------------------------------------------------------
 
-// While the view moves, so many points are drawn, and so sharply, as the browser can show fluently. Points come in
-// random order, so that the first of them show the whole.
-function adapt(spent) {
-  const now = Math.min(state.most, scene.tracks.length);
-  if (spent > SLOW) {
-    if (now <= FEWEST) state.sharpness = 0.5;
-    state.limit = 0.9 * now; // for a while, or every few frames would be too slow again
-    state.most = Math.max(FEWEST, 0.6 * now);
-  } else {
-    state.limit *= 1.003;
-    state.most = Math.max(FEWEST, Math.min(1.1 * now, state.limit));
-    if (state.most >= Math.min(3 * FEWEST, scene.tracks.length)) state.sharpness = 1;
-  }
-}
-
 // Points are lifted a little above the dark stage.
 function paint() {
   const lifted = Uint8Array.from(scene.tints, (value) => 30 + 0.88 * value);
@@ -116,25 +100,22 @@ function byTrack() {
 
 function render(now = 0) {
   if (!state.renderer) return;
-  const canvas = element("view"), spent = now - state.frame;
-  if (state.moving && spent > 0 && spent < 1000) adapt(spent);
-  state.frame = now;
+  const canvas = element("view"), count = scene.tracks.length, most = pace.amount(count, now); // in random order: the first show the whole
+  if (!pace.moving || most >= Math.min(3 * FEWEST, count)) state.sharpness = 1;
+  else if (most <= FEWEST) state.sharpness = 0.5;
   state.renderer.draw(orbitMatrix(canvas.clientWidth, canvas.clientHeight), {
     paper: components(colour("--stage")), accent: components(colour("--stage-mark")), size: +element("size").value,
     least: +element("least").value, faint: state.chosen < 0 ? 0 : 0.7,
-    most: state.moving ? state.most : Infinity, sharpness: state.moving ? state.sharpness : 1, frusta: pressed("frusta"), photos: pressed("photos"),
+    most, sharpness: state.sharpness, frusta: pressed("frusta"), photos: pressed("photos"),
   });
 }
 
-const redraw = scheduled(render);
+const redraw = scheduled(render), pace = makePace(FEWEST, redraw);
 const pressed = (id) => element(id).getAttribute("aria-pressed") === "true";
 
 function move(change, ...values) {
   change(...values);
-  state.moving = true;
-  redraw();
-  clearTimeout(state.still);
-  state.still = setTimeout(() => { state.moving = false; redraw(); }, 250);
+  pace.moved();
 }
 
 function resetView() {
@@ -354,6 +335,7 @@ function countPoints() {
 
 function startView() {
   if (scene) {
+    element("size").value = Math.max(0.75, 2 * Math.min(1, (20000 / scene.tracks.length) ** 0.25)); // many points are fine ones
     state.renderer = (hasGpu() ? makeGpuRenderer : makeSoftwareRenderer)(element("view"), scene);
     paint();
     return resetView();

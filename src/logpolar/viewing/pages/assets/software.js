@@ -55,6 +55,12 @@ function packTints(tints) {
   return Uint32Array.from({ length: tints.length / 3 }, (_, n) => packBytes(tints[3 * n], tints[3 * n + 1], tints[3 * n + 2]));
 }
 
+// How many pixels a disc leaves out at either end of each row, by its diameter.
+const DISCS = Array.from({ length: 26 }, (_, side) => Int8Array.from({ length: side }, (_, row) => {
+  const radius = side / 2, away = row + 0.5 - radius;
+  return side < 3 ? 0 : Math.round(radius - Math.sqrt(radius * radius - away * away));
+}));
+
 // Discs, the near before the distant: ``depth`` holds 1 / w, so that 0 is infinitely far.
 function plotPoints({ width, height, pixels, depth }, m, style, { points, tracks, marks, tints, count }) {
   const paper = packColour(style.paper), accent = packColour(style.accent), faint = Math.round(256 * style.faint), reach = style.size * height * 0.004;
@@ -68,11 +74,10 @@ function plotPoints({ width, height, pixels, depth }, m, style, { points, tracks
     const top = Math.round((1 - (m[1] * x + m[5] * y + m[9] * z + m[13]) * near) * halfHeight - side / 2), bottom = top + right - left;
     if (right <= 0 || bottom <= 0 || left >= width || top >= height) continue;
     const tint = marks[n] ? blend(tints[n], accent, 128) : faint ? blend(tints[n], paper, faint) : tints[n];
-    const [from, to, last] = [left < 0 ? 0 : left, right > width ? width : right, bottom > height ? height : bottom];
-    const radius = (right - left) / 2;
+    const from = left < 0 ? 0 : left, to = right > width ? width : right, last = bottom > height ? height : bottom;
+    const disc = DISCS[right - left];
     for (let row = top < 0 ? 0 : top; row < last; row++) {
-      const away = row + 0.5 - top - radius, cut = radius < 1.5 ? 0 : Math.round(radius - Math.sqrt(radius * radius - away * away));
-      const [start, end] = [left + cut > from ? left + cut : from, right - cut < to ? right - cut : to];
+      const cut = disc[row - top], start = left + cut > from ? left + cut : from, end = right - cut < to ? right - cut : to;
       for (let place = row * width + start, stop = row * width + end; place < stop; place++) {
         if (depth[place] < near) { depth[place] = near; pixels[place] = tint; }
       }
