@@ -14,9 +14,9 @@ from logpolar.geometry.verification import VerifiedMatches, match_and_verify
 from logpolar.keypoints import Keypoints
 from logpolar.matching.nearest import Matches
 from logpolar.matching.options import MatchingOptions
-from logpolar.sampling import LogPolar
+from logpolar.sampling import Cartesian, LogPolar
 from logpolar.viewing.pages import pair
-from logpolar.viewing.pages.pair import Side, align_patches, atlas, nearest_candidates, pair_data, ratios
+from logpolar.viewing.pages.pair import Side, align_patches, atlas, nearest_candidates, pair_data, ratios, short_names
 
 DTYPES = {"f4": "<f4", "i4": "<i4", "i2": "<i2", "i1": "i1", "u1": "u1"}
 PATTERN = LogPolar(24, 8, 16)
@@ -101,6 +101,46 @@ class TestFewAndNone:
         found = match_and_verify(side.features, side.features, "none")
         data = pair_data((side, side), found, PATTERN, MatchingOptions(), 3.0)
         assert (len(unpack(data["stage"])), data["hidden"]) == (3, 6)
+
+
+class TestLearnedMatcher:
+    def test_confidence_and_stages(self):
+        side = some_side(9)
+        pairs = np.array([[0, 0], [1, 1], [2, 5]], np.int32)  # the last is no nearest neighbour
+        chosen = Matches(pairs, np.ones(3, np.float32), np.array([0.9, 0.8, 0.7], np.float32))
+        geometry = Geometry(np.eye(3), np.array([True, True, False]), 50.0)
+        xy = side.features.keypoints.xy
+        found = VerifiedMatches("homography", chosen, geometry, xy[pairs[:, 0]], xy[pairs[:, 1]])
+        data = pair_data((side, side), found, PATTERN, MatchingOptions(matcher="learned"), 3.0)
+        of = {tuple(row): (stage, sure) for row, stage, sure in zip(
+            unpack(data["matches"]).tolist(), unpack(data["stage"]), unpack(data["confidence"]), strict=True)}  # fmt: skip
+        assert of[0, 0] == (3, np.float32(0.9))
+        assert of[2, 5] == (2, np.float32(0.7))
+        assert of[4, 4] == (1, 0)
+        assert [value for _, value in data["funnel"]] == [9, 3, 2]
+        assert data["stages"][:2] == ["", "nearest neighbours that the matcher did not choose"]
+
+
+def test_only_log_polar_patches_are_aligned_by_columns():
+    side = some_side(5)
+    found = match_and_verify(side.features, side.features, "none")
+    polar, square = (
+        pair_data((side, side), found, each, MatchingOptions(), 3.0)["polar"] for each in (PATTERN, Cartesian(12, 8, 8))
+    )
+    assert (polar, square) == ({"ratio": 128.0, "pixel_weight": 0.0}, None)
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (("x/a.jpg", "y/b.jpg"), ("a.jpg", "b.jpg")),
+        (("x/y/a.jpg", "z/y/a.jpg"), ("x/y/a.jpg", "z/y/a.jpg")),
+        (("/q/x/a.jpg", "/q/y/a.jpg"), ("x/a.jpg", "y/a.jpg")),
+        (("a.jpg", "a.jpg"), ("a.jpg", "a.jpg")),
+    ],
+)
+def test_short_names_tell_files_apart(paths, names):
+    assert short_names(*paths) == names
 
 
 class TestGeometry:

@@ -61,9 +61,11 @@ function lookAlong(place, forward, distance) {
 function enclose(points, places, aspect) {
   const axes = orbitAxes(), all = [Array.from({ length: points.length / 3 }, (_, n) => points.subarray(3 * n, 3 * n + 3)), places];
   const range = (value) => {
-    const ends = all.map((each) => each.map(value).sort((a, b) => a - b)).filter((each) => each.length);
-    const at = (part) => ends.map((each) => each[Math.round(part * (each.length - 1))]);
-    return [Math.min(...at(0.02)), Math.max(...at(0.98))];
+    const ends = all.map((each, n) => {
+      const sorted = each.map(value).sort((a, b) => a - b), left = Math.floor([0.02, 0.07][n] * (sorted.length - 1));
+      return sorted.length ? [sorted[left], sorted[sorted.length - 1 - left]] : [Infinity, -Infinity];
+    });
+    return [Math.min(ends[0][0], ends[1][0]), Math.max(ends[0][1], ends[1][1])];
   };
   const middles = [0, 1].map((n) => range((place) => dot(place, axes[n])).reduce((low, high) => (low + high) / 2));
   const reach = 0.9 * Math.tan(FIELD / 2);
