@@ -26,15 +26,15 @@ class CorrespondenceRules:
 class KeypointRules:
     """Which keypoints are detected."""
 
-    detector: str = setting(
-        "sift", "'sift', or a network detector, shipped or a file: keypoints of one size and upright."
-    )
     max_keypoints: int = setting(8000, "Strongest keypoints of an image.", 1)
     contrast: float = setting(0.02, "SIFT's contrast threshold; lower detects more and fainter keypoints.", 0)
     distractors: int = setting(
         1000,
         "Strongest keypoints without a partner (scenes: without depth) that the file keeps of an image.",
         0,
+    )
+    detector: str = setting(
+        "sift", "Finds the keypoints: sift, or a network detector, shipped or a file (one size, upright)."
     )
 
 
