@@ -49,7 +49,7 @@ class TestPage:
         assert counts["agree with the geometry"] == (stage == 3).sum() == shown["inliers"] > 20
         assert counts["ratio test, 0.99"] == (stage >= 1).sum()
         assert counts["mutual nearest neighbours"] == len(stage)
-        assert shown["matches_count"] == (stage >= 2).sum()
+        assert counts["consensus filter"] == (stage >= 2).sum() == shown["matches_count"]
         assert shown["hidden"] == 0
 
     def test_changes_of_size_and_rotation_are_those_of_the_view(self, shown):
@@ -101,6 +101,19 @@ class TestFewAndNone:
         found = match_and_verify(side.features, side.features, "none")
         data = pair_data((side, side), found, PATTERN, MatchingOptions(), 3.0)
         assert (len(unpack(data["stage"])), data["hidden"]) == (3, 6)
+
+
+class TestGuidedMatching:
+    def test_counts_what_was_before_and_keeps_its_confidence(self):
+        side = some_side(9)
+        xy, every = side.features.keypoints.xy, np.tile(np.arange(9, dtype=np.int32)[:, None], 2)
+        before = Matches(every[:4], np.zeros(4, np.float32), np.full(4, 0.5, np.float32))
+        geometry = Geometry(np.eye(3), np.arange(9) < 7, 50.0)
+        found = VerifiedMatches("homography", Matches(every, np.zeros(9)), geometry, xy, xy, unguided=before)
+        data = pair_data((side, side), found, PATTERN, MatchingOptions(matcher="learned"), 3.0)
+        assert [value for _, value in data["funnel"]] == [9, 4, 9, 7]
+        order = np.argsort(unpack(data["matches"])[:, 0])
+        np.testing.assert_array_equal(unpack(data["confidence"])[order], [0.5] * 4 + [0] * 5)
 
 
 class TestLearnedMatcher:

@@ -103,7 +103,9 @@ def pair_data(
     pairs = rows[shown]
     patches = [side.patches(pairs[:, number], pattern) for number, side in enumerate(sides)]
     roll, shift, correlation = align_patches(*patches)
-    confidence = _confidence(pairs, found.matches)
+    confidence = _confidence(pairs, found.matches if found.unguided is None else found.unguided)
+    nearest = set(map(tuple, candidates.indices.tolist()))
+    passed = sum(pair in nearest for pair in map(tuple, rows[ratio <= (matching.ratio or 1)].tolist()))
     return {
         "images": [_image(*each) for each in zip(sides, short_names(*(side.name for side in sides)), strict=True)],
         "matches": pack_array(pairs),
@@ -120,7 +122,7 @@ def pair_data(
         "roll": pack_array(roll.astype(np.int16)),
         "shift": pack_array(shift.astype(np.int16)),
         "correlation": pack_array(correlation.astype(np.float32)),
-        "funnel": _funnel(sides, stage, matching),
+        "funnel": _funnel(sides, len(candidates), passed, found, matching, int((stage == _INLIER).sum())),
         "hidden": len(rows) - len(shown),
         "stages": _stage_names(matching),
         "threshold": threshold,
@@ -247,17 +249,23 @@ def _polar(pattern: Pattern) -> dict[str, float] | None:
     return {"ratio": pattern.radius_ratio, "pixel_weight": pattern.pixel_weight}
 
 
-def _funnel(sides: tuple[Side, Side], stage: NDArray[np.intp], matching: MatchingOptions) -> list[tuple[str, int]]:
+def _funnel(
+    sides: tuple[Side, Side], nearest: int, passed: int, found: VerifiedMatches, matching: MatchingOptions, agree: int
+) -> list[tuple[str, int]]:
+    """Names and counts of the steps; ``nearest``: candidates, of which ``passed`` the ratio test."""
+    chosen = len(found.matches if found.unguided is None else found.unguided)
     steps = [("keypoints, fewer of both", min(len(side.features) for side in sides))]
-    agree = ("agree with the geometry", int((stage == _INLIER).sum()))
     if matching.learned:
-        return [*steps, ("chosen by the learned matcher", int((stage >= _KEPT).sum())), agree]
-    steps.append(("mutual nearest neighbours" if matching.mutual else "nearest neighbours", len(stage)))
-    if matching.ratio is not None and matching.ratio < 1:
-        steps.append((f"ratio test, {matching.ratio:g}", int((stage >= _FILTERED).sum())))
-    if matching.filter != "none":
-        steps.append((matching.filter, int((stage >= _KEPT).sum())))
-    return [*steps, agree]
+        steps.append(("chosen by the learned matcher", chosen))
+    else:
+        steps.append(("mutual nearest neighbours" if matching.mutual else "nearest neighbours", nearest))
+        if matching.ratio is not None and matching.ratio < 1:
+            steps.append((f"ratio test, {matching.ratio:g}", passed))
+        if matching.filter != "none":
+            steps.append(("consensus filter", chosen))
+    if found.unguided is not None:
+        steps.append(("matched again near the geometry", len(found.matches)))
+    return [*steps, ("agree with the geometry", agree)]
 
 
 def _geometry(found: VerifiedMatches, cameras: Cameras | None) -> dict[str, Any]:
