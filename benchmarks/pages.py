@@ -1,10 +1,10 @@
 """Size of the pages of a large pair and of a large scene, and how fast Chromium opens, pans and turns them.
 
-    python benchmarks/pages.py [--cameras 500] [--points 200000] [--keypoints 8000] [--matches 3000] [--chromium chromium]
+    python benchmarks/pages.py [--cameras 500] [--points 200000] [--keypoints 8000] [--matches 3000]
 
-The pair: two photos of 12.8 megapixels, enlarged from docs/images, with random keypoints of which some match. The scene:
-cameras stand around a hill of points, each seen by ten neighbouring cameras; photos are smoothed noise. Needs playwright
-and Chromium, which is started without any option that concerns graphics; the result says what it draws with.
+The pair: two photos of 12.8 megapixels, enlarged from docs/images, with random keypoints of which some match. The
+scene: cameras stand around a hill of points, each seen by ten neighbouring cameras; photos are smoothed noise. Needs
+playwright and Chromium, which is started without any option that concerns graphics.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ DRAW = """([most, steps]) => { const times = [], amount = pace.amount;
   }
   pace.amount = amount;
   return times.sort((a, b) => a - b)[steps >> 1]; }"""
-LAST = "() => { pace.moving = true; return Math.round(pace.amount(typeof scene === 'undefined' ? count : scene.tracks.length, 0)); }"
+LAST = """() => { pace.moving = true;
+  return Math.round(pace.amount(typeof scene === "undefined" ? count : scene.tracks.length, 0)); }"""
 GRAPHICS = """() => { const gl = document.createElement("canvas").getContext("webgl2");
   return gl && gl.getParameter(gl.getExtension("WEBGL_debug_renderer_info").UNMASKED_RENDERER_WEBGL); }"""
 
@@ -163,7 +164,11 @@ def main() -> None:
             write_scene_page(scene, facts, read_pictures(folder / "photos", facts), Provenance("benchmark"))
         result = {
             "pair": {"keypoints": options.keypoints, **measure(pair, options.chromium, "pan")},
-            "scene": {"cameras": options.cameras, "points": options.points, **measure(scene, options.chromium, "orbit")},
+            "scene": {
+                "cameras": options.cameras,
+                "points": options.points,
+                **measure(scene, options.chromium, "orbit"),
+            },
         }
     print(json.dumps(result | {"versions": versions("playwright", "numpy")}, indent=1))
 

@@ -203,7 +203,10 @@ def photograph(folder: Path) -> None:
     """Pages in Chromium, on a screen and on a phone, with one match or photo selected."""
     ready = {
         "pair": "() => choose(state.shown.find(m => keypoint(0, m)[2] < 4 && correlation[m] > 0.9 && roll[m]))",
-        "scene": "() => { choose(photos.findIndex(({ name }) => name === 'view-04.jpg')); model.home[0] = -0.3; resetView(); }",
+        "scene": """() => {
+            choose(photos.findIndex(({ name }) => name === 'view-04.jpg'));
+            model.home[0] = -0.3;
+            resetView(); }""",
         "dataset": "() => element('section-3').scrollIntoView()",
         "results": "() => element('section-2').scrollIntoView()",
     }

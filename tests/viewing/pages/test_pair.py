@@ -3,6 +3,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from dataclasses import replace
 
 import cv2
 import numpy as np
@@ -125,8 +126,8 @@ class TestLearnedMatcher:
         xy = side.features.keypoints.xy
         found = VerifiedMatches("homography", chosen, geometry, xy[pairs[:, 0]], xy[pairs[:, 1]])
         data = pair_data((side, side), found, PATTERN, MatchingOptions(matcher="learned"), 3.0)
-        of = {tuple(row): (stage, sure) for row, stage, sure in zip(
-            unpack(data["matches"]).tolist(), unpack(data["stage"]), unpack(data["confidence"]), strict=True)}  # fmt: skip
+        columns = (unpack(data[name]).tolist() for name in ("matches", "stage", "confidence"))
+        of = {tuple(row): (stage, np.float32(sure)) for row, stage, sure in zip(*columns, strict=True)}
         assert of[0, 0] == (3, np.float32(0.9))
         assert of[2, 5] == (2, np.float32(0.7))
         assert of[4, 4] == (1, 0)
@@ -217,3 +218,35 @@ def test_atlas_stretches_each_patch():
     assert sheet.shape == (2, 150)
     np.testing.assert_array_equal(sheet[:, 3:6].ravel(), [0, 51, 102, 153, 204, 255])
     assert not sheet[:, 6:].any()
+
+
+class TestUpright:
+    """Photos that a camera stored sideways are shown upright, with everything in them."""
+
+    @pytest.mark.parametrize("orientation", [1, 3, 6, 8])
+    def test_keypoints_point_to_the_same_pixels(self, orientation):
+        image = np.zeros((40, 60), np.uint8)
+        image[10:13, 30:45] = 255  # a bar: from its left end, angle 0 points along it
+        keypoints = Keypoints(*(np.array(each, np.float32) for each in ([[31, 11]], [4], [0], [1])))
+        shown = Side("a.png", image, Features(keypoints, np.ones((1, 4), np.float32), (60, 40)), orientation).shown()
+        data = base64.b64decode(shown["photo"].partition(",")[2])
+        photo = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_GRAYSCALE)
+        assert photo.shape == (shown["height"], shown["width"])
+        x, y, _, angle = unpack(shown["keypoints"])[0]
+        direction = np.cos(np.radians(angle)), np.sin(np.radians(angle))
+        for far, bright in ((0, True), (11, True), (-8, False)):
+            at = round(float(y + far * direction[1])), round(float(x + far * direction[0]))
+            assert (photo[at] > 128) == bright
+
+    def test_geometry_maps_what_is_shown(self):
+        matrix = np.array([[1.1, 0.1, 3], [-0.2, 0.9, 5], [1e-4, 2e-4, 1]])
+        here = np.array([[10.0, 8, 1], [20, 15, 1], [30, 5, 1]])
+        there = here @ matrix.T
+        sides = [replace(some_side(3), orientation=each) for each in (6, 8)]
+        found = VerifiedMatches(
+            "homography", NO_MATCHES, Geometry(matrix, np.ones(0, np.bool_)), here[:0, :2], here[:0, :2]
+        )
+        shown = pair._geometry(found, None, sides[0].to_upright, sides[1].to_upright)
+        mapped = (here @ sides[0].to_upright.T) @ np.array(shown["matrix"]).T
+        expected = there @ sides[1].to_upright.T
+        np.testing.assert_allclose(mapped[:, :2] / mapped[:, 2:], expected[:, :2] / expected[:, 2:], atol=1e-9)

@@ -54,8 +54,9 @@ def test_the_canvas_shows_points_and_cameras(page):
 
 
 COMPARE = """() => {
-  const [width, height] = [element("view").clientWidth, element("view").clientHeight], style = {
-    paper: [0, 0, 0], accent: [1, 0, 0], size: 3, least: 2, faint: 0.5, most: Infinity, sharpness: 1, frusta: true, photos: true };
+  const [width, height] = [element("view").clientWidth, element("view").clientHeight];
+  const style = { paper: [0, 0, 0], accent: [1, 0, 0], size: 3, least: 2, faint: 0.5, most: Infinity };
+  Object.assign(style, { sharpness: 1, frusta: true, photos: true });
   return [makeGpuRenderer, makeSoftwareRenderer].map((make) => {
     const canvas = document.createElement("canvas"), before = state.renderer;
     canvas.style.cssText = `width: ${width}px; height: ${height}px`;
@@ -85,11 +86,11 @@ def decode(address: str) -> np.ndarray:
 
 def test_the_first_view_encloses_points_and_cameras(page):
     inside = page.evaluate(
-        """() => { const [w, h] = [element("view").clientWidth, element("view").clientHeight], matrix = orbitMatrix(w, h);
+        """() => { const { clientWidth: w, clientHeight: h } = element("view"), matrix = orbitMatrix(w, h);
           const places = [...scene.photos].map((_, camera) => centre(camera));
           for (let n = 0; n < 200; n++) places.push(scene.points.subarray(3 * n, 3 * n + 3));
-          const pixels = places.map((place) => toPixels(matrix, place, w, h));
-          return pixels.filter((pixel) => pixel && pixel[0] > 0 && pixel[0] < w && pixel[1] > 0 && pixel[1] < h).length; }"""
+          const pixels = places.map((place) => toPixels(matrix, place, w, h)).filter((pixel) => pixel);
+          return pixels.filter(([x, y]) => x > 0 && x < w && y > 0 && y < h).length; }"""
     )
     assert inside > 0.95 * 208
 

@@ -16,11 +16,13 @@ from logpolar.geometry.intrinsics import AnyCamera, rays_and_focal
 from logpolar.geometry.two_view import Points
 from logpolar.geometry.verification import MODEL_NAMES, Cameras, VerifiedMatches
 from logpolar.images import read_image, resize, to_bytes, to_gray
+from logpolar.images.exif import ORIENTATION, read_exif
 from logpolar.matching.nearest import Matches, match_descriptors
 from logpolar.matching.options import MatchingOptions
 from logpolar.sampling import sample_patches
 from logpolar.sampling.patterns import LogPolar, Pattern
 from logpolar.types import FloatArray, Image, Matrix
+from logpolar.viewing.drawing import upright
 from logpolar.viewing.pages.page import jpeg, pack_array, pack_picture, photo_jpeg, write_page
 
 MAX_MATCHES = 3000
@@ -42,13 +44,35 @@ class Side:
     name: str
     image: Image
     features: Features
+    orientation: int = 1  # EXIF's; the page shows photos upright, and positions in them
 
     @classmethod
     def open(cls, path: Path, features: Features) -> Side:
-        return cls(str(path), read_image(path), features)
+        return cls(str(path), read_image(path), features, int(read_exif(path).get(ORIENTATION, 1)))
 
-    def photo(self) -> bytes:
-        return photo_jpeg(self.image, _PHOTO_SIDE, _PHOTO_QUALITY)
+    @property
+    def to_upright(self) -> Matrix:
+        """The map (3, 3) of positions in the image as stored to those in the upright one."""
+        places = upright(self.image, np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]]), self.orientation)[1]
+        origin, right, down = np.asarray(places, np.float64)
+        return np.vstack([np.stack([right - origin, down - origin, origin], axis=1), [0.0, 0.0, 1.0]])
+
+    def shown(self) -> dict[str, Any]:
+        """The upright photo, its size, and its keypoints as x, y, size, angle."""
+        picture = upright(self.image, np.zeros((0, 2)), self.orientation)[0]
+        matrix, table = self.to_upright, self.features.keypoints.table[:, :4].astype(np.float64)
+        angle = np.radians(table[:, 3])
+        x, y = matrix[:2, :2] @ np.stack([np.cos(angle), np.sin(angle)])
+        table[:, :2] = table[:, :2] @ matrix[:2, :2].T + matrix[:2, 2]
+        if self.orientation > 1:
+            table[:, 3] = np.degrees(np.arctan2(y, x)) % 360
+        width, height = self.features.image_size
+        return {
+            "width": height if 5 <= self.orientation <= 8 else width,
+            "height": width if 5 <= self.orientation <= 8 else height,
+            "photo": pack_picture(photo_jpeg(picture, _PHOTO_SIDE, _PHOTO_QUALITY)),
+            "keypoints": pack_array(table.astype(np.float32)),
+        }
 
     def patches(self, rows: NDArray[np.integer], pattern: Pattern) -> FloatArray:
         """Patches (N, rows, columns) of some keypoints as the network sees them."""
@@ -92,7 +116,8 @@ def pair_data(
     command: str = "",
 ) -> dict[str, Any]:
     """What the page shows, as JSON values."""
-    ours, theirs = (side.features for side in sides)
+    first, second = sides
+    ours, theirs = first.features, second.features
     candidates = match_descriptors(ours.descriptors, theirs.descriptors, ratio=None, mutual=matching.mutual)
     rows = _union(found.matches, candidates)
     neighbours, distances = nearest_candidates(ours.descriptors[rows[:, 0]], theirs.descriptors)
@@ -107,7 +132,10 @@ def pair_data(
     nearest = set(map(tuple, candidates.indices.tolist()))
     passed = sum(pair in nearest for pair in map(tuple, rows[ratio <= (matching.ratio or 1)].tolist()))
     return {
-        "images": [_image(*each) for each in zip(sides, short_names(*(side.name for side in sides)), strict=True)],
+        "images": [
+            {"name": name, "path": side.name, **side.shown()}
+            for side, name in zip(sides, short_names(first.name, second.name), strict=True)
+        ],
         "matches": pack_array(pairs),
         "stage": pack_array(stage[shown].astype(np.uint8)),
         "distance": pack_array(distance[shown].astype(np.float32)),
@@ -130,7 +158,7 @@ def pair_data(
         "versions": f"logpolar {logpolar.__version__}, Python {platform.python_version()}",
         "radius": pattern.lambda_ / 2,  # of a support region, in keypoint sizes
         "polar": _polar(pattern),
-        **_geometry(found, cameras),
+        **_geometry(found, cameras, first.to_upright, second.to_upright),
     }
 
 
@@ -268,17 +296,18 @@ def _funnel(
     return [*steps, ("agree with the geometry", agree)]
 
 
-def _geometry(found: VerifiedMatches, cameras: Cameras | None) -> dict[str, Any]:
-    summary = found.to_dict()
-    fundamental = _fundamental(found, cameras)
+def _geometry(found: VerifiedMatches, cameras: Cameras | None, first: Matrix, second: Matrix) -> dict[str, Any]:
+    """Verdict and matrices, these for the upright photos: ``first``, ``second`` map positions to them."""
+    summary, back = found.to_dict(), np.linalg.inv(first)
+    fundamental, matrix = _fundamental(found, cameras), found.geometry.matrix
     return {
         "geometry": found.model,
         "geometry_name": MODEL_NAMES.get(found.model, ""),
         "matches_count": summary["matches"],
         "inliers": summary["inliers"],
         "common_scene": summary["common_scene"],
-        "matrix": summary["matrix"],
-        "fundamental": None if fundamental is None else fundamental.tolist(),
+        "matrix": None if matrix is None else (second @ matrix @ back).tolist(),  # drawn if it is a homography
+        "fundamental": None if fundamental is None else (np.linalg.inv(second).T @ fundamental @ back).tolist(),
     }
 
 
@@ -305,19 +334,6 @@ def short_names(first: str, second: str) -> tuple[str, str]:
     parts = Path(first).parts, Path(second).parts
     count = next((n for n in range(1, 1 + max(map(len, parts))) if parts[0][-n:] != parts[1][-n:]), 1)
     return str(Path(*parts[0][-count:])), str(Path(*parts[1][-count:]))
-
-
-def _image(side: Side, name: str) -> dict[str, Any]:
-    width, height = side.features.image_size
-    keypoints = side.features.keypoints.table.astype(np.float32)
-    return {
-        "name": name,
-        "path": side.name,
-        "width": width,
-        "height": height,
-        "photo": pack_picture(side.photo()),
-        "keypoints": pack_array(keypoints[:, :4]),
-    }
 
 
 def _bars(descriptors: FloatArray) -> dict[str, Any]:

@@ -18,9 +18,9 @@ const detected = {
   rotation: Float32Array.from({ length: count }, (_, m) => wrapped(keypoint(1, m)[3] - keypoint(0, m)[3])),
 };
 // Keypoints of one size and angle say nothing of scale and rotation: then the roll and shift of the patches do.
-const implied = Boolean(data.polar) && count > 0 && detected.octaves.every((value) => value === 0) && detected.rotation.every((value) => value === 0);
+const implied = Boolean(data.polar) && count > 0 && detected.octaves.every((value) => value === 0) && detected.rotation.every((value) => value === detected.rotation[0]);
 const octaves = implied ? Float32Array.from(shift, (value, m) => value * Math.log2(columnRatio(1, m))) : detected.octaves;
-const rotation = implied ? Float32Array.from(roll, (value) => wrapped((360 * value) / data.patch_size[0])) : detected.rotation;
+const rotation = implied ? Float32Array.from(roll, (value) => wrapped(detected.rotation[0] + (360 * value) / data.patch_size[0])) : detected.rotation;
 
 // ---- Layout: where each photo lies -------------------------------------------------------------------------------
 
