@@ -41,6 +41,7 @@ class Interrupted(KeyboardInterrupt):
 def stop(words: str, error: BaseException) -> NoReturn:
     """Exit with a line and, as is the shells' convention, 128 + the number of the signal that ``error`` reports."""
     _said.set()
+    _noticed.set()  # what still runs in a thread is not waited for
     with contextlib.suppress(OSError):  # SIGHUP: the terminal is gone
         click.echo(f"logpolar: {words}", err=True)
     sys.exit(128 + getattr(error, "number", signal.SIGINT))
