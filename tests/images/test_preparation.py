@@ -93,6 +93,14 @@ def test_frames_of_another_time_are_removed(video, tmp_path):
     assert len(list((tmp_path / "out").glob("frame_*.jpg"))) == 4
 
 
+@pytest.mark.parametrize("record", ["no JSON", "[" * 1000, "[1]", "{}"])
+def test_a_damaged_record_makes_the_folder_someone_elses(record, video, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "source.json").write_text(record)
+    with pytest.raises(StorageError, match="out: was not made by this command"):
+        prepare_photos(video, tmp_path / "out")
+
+
 @pytest.mark.parametrize("source", ["photos", "proj/photos", "proj/photos/deep", "proj", "v.avi"])
 def test_photos_of_the_user_stay_whatever_the_output(source, video, tmp_path):
     """Where converted photos would go there are photos already: here those to be read, there some from elsewhere."""

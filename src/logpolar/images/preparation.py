@@ -92,7 +92,7 @@ def claim_folder(folder: Path) -> dict[str, Any]:
     """Mark a new folder as ours, or raise for someone else's; what our record says of the frames in it."""
     record = folder / _RECORD
     if record.is_file():
-        with contextlib.suppress(LogpolarError):
+        with contextlib.suppress(LogpolarError, ValueError):
             before = parse_json(read_bytes(record))
             if isinstance(before, dict) and "made_of" in before:
                 write_json(record, {"made_of": None})  # until it is complete
