@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import shutil
+
 import cv2  # noqa: F401 - before pycolmap, whose zlib breaks OpenCV's PNG writer otherwise
 import numpy as np
 import pycolmap
@@ -98,3 +100,10 @@ def test_a_damaged_database_is_one_line(place, tmp_path):
     (tmp_path / "database.db").write_bytes(b"no database")
     with pytest.raises(StorageError, match=r"database.db: not a COLMAP database"):
         survey(find_models(place), tmp_path / "database.db")
+
+
+def test_a_model_without_the_points_that_its_photos_observe(place, tmp_path):
+    shutil.copytree(place / "sparse" / "3", tmp_path / "sparse" / "0")
+    (tmp_path / "sparse" / "0" / "points3D.bin").write_bytes(bytes(8))
+    with pytest.raises(StorageError, match="observes a point that is not in this model"):
+        survey(find_models(tmp_path), None)

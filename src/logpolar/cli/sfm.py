@@ -66,7 +66,7 @@ def sfm(ctx: click.Context, /, photos: Path, output: Path, **settings: Any) -> N
     COLMAP project from elsewhere is refused. Exit code 1: no model, which report.html explains, most photos missing
     from it, or photos that could not be used. Needs the extra 'sfm'.
     """
-    from logpolar.sfm.georegistration import check_system
+    from logpolar.sfm.georegistration import check_system, read_control
     from logpolar.sfm.pipeline import reconstruct
     from logpolar.sfm.pycolmap_compat import verbose
     from logpolar.sfm.reports import explained, write_reports
@@ -83,6 +83,8 @@ def sfm(ctx: click.Context, /, photos: Path, output: Path, **settings: Any) -> N
         raise LogpolarError("--control needs --georegister")
     if system:
         check_system(system)
+    if control:
+        read_control(control)  # before an hour of work, not after it
     photos, skipped = _prepare(photos, output, settings.pop("fps"), say)
     inputs = SfmInputs(*(settings.pop(name) for name in ("pairs", "masks", "poses")))
     run = settings.pop("jobs"), settings.pop("overwrite"), not silent, say, device, _warn
@@ -121,7 +123,7 @@ def _prepare(photos: Path, output: Path, fps: float, say: Callable[[str], None])
     """The folder of photos that COLMAP can read, and whether some could not be converted."""
     from logpolar.images.preparation import prepare_photos
 
-    check_claim(output, "photos")
+    check_claim(output)
     made = prepare_photos(photos, output / "photos", fps)
     if made.frames:
         say(f"{photos}: {made.frames} frames in {made.folder}")

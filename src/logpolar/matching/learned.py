@@ -59,6 +59,9 @@ class _Image:
     across: tuple[FloatArray, FloatArray]
 
 
+_DIMENSIONS = {"encode": 3, "within": 2, "across": 1}
+"""Of the last output of a piece."""
+
 _Rows = dict[str, FloatArray]
 """Inputs of a piece, by name; a row for every keypoint of an image."""
 
@@ -204,7 +207,14 @@ class LearnedMatcher:
 
     def _run(self, piece: str, given: dict[str, FloatArray], layer: int) -> list[FloatArray]:
         session, weights = self._sessions[piece], self.model.piece_weights(piece, layer)
-        found: list[FloatArray] = session.run(None, {**given, **weights})  # type: ignore[attr-defined]
+        rows = len(given["descriptors" if piece == "encode" else "states"])
+        try:
+            found: list[FloatArray] = session.run(None, {**given, **weights})  # type: ignore[attr-defined]
+            if any(len(values) != rows for values in found) or found[-1].ndim != _DIMENSIONS[piece]:
+                raise ValueError(f"results of shape {', '.join(str(values.shape) for values in found)}")
+        except Exception as error:  # onnxruntime's errors share no base class
+            name = self.model.card.name
+            raise ModelError(f"matcher '{name}': damaged weights or graph '{piece}' ({in_one_line(error)})") from error
         return found
 
 

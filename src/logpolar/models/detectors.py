@@ -153,7 +153,13 @@ class _Network:
         _check_scores(model, self)
 
     def __call__(self, image: FloatArray) -> FloatArray:
-        return np.asarray(self._session.run(None, {"image": image[None, None]})[0][0, 0], np.float32)
+        try:
+            scores = np.asarray(self._session.run(None, {"image": image[None, None]})[0], np.float32)
+        except Exception as error:  # onnxruntime's errors share no base class
+            raise ModelError(f"detector '{self.model.name}': damaged graph ({in_one_line(error)})") from error
+        if scores.shape != (1, 1, *image.shape):
+            raise ModelError(f"detector '{self.model.name}': damaged graph (scores of shape {scores.shape})")
+        return np.asarray(scores[0, 0])
 
 
 def check_image() -> FloatArray:
