@@ -195,6 +195,8 @@ def map_database(
     triangulated, and nothing is mapped.
     """
     from logpolar.distributed import show_progress
+    from logpolar.sfm.known_poses import triangulate
+    from logpolar.sfm.merging import merge_models
 
     began = time.perf_counter()
     with connect(database) as tables:
@@ -207,11 +209,11 @@ def map_database(
     try:
         with bar, quiet(), colmap_errors(f"{database}: COLMAP could not map it"):
             if poses:
-                from logpolar.sfm.known_poses import triangulate
-
                 models = triangulate(database, photos, half, poses, incremental_options(options))
             else:
-                models = _large_enough(run_mapper(database, photos, half, options, bar.update), options, half)
+                models = run_mapper(database, photos, half, options, bar.update)
+                models = merge_models(database, photos, half, models, incremental_options(options))
+                models = _large_enough(models, options, half)
             for model in half.iterdir():
                 check_complete(model)  # COLMAP does not notice a full disk
         shutil.rmtree(place, ignore_errors=True)
