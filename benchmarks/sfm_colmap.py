@@ -9,7 +9,7 @@ them, evenly spaced by name; the true cameras are compared after a similarity, a
 is kept: RESULTS/SCENE-WAY.json. Features and matches of `high` are used by the ways that differ after them; their time
 is then not counted.
 
-``--localise N`` leaves N photos out of our models and localises them afterwards. ``table RESULTS`` prints them.
+``--localise N`` leaves N photos out of the models and localises them in ours afterwards. ``table RESULTS`` prints them.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ from typing import Any
 
 import numpy as np
 
+FEWEST = 10
+"""Photos that models keep, however many are left out."""
+
 
 def spread(names: list[str], count: int) -> list[str]:
     """``count`` of the names, evenly spaced; all of them for 0."""
@@ -38,6 +41,7 @@ def spread(names: list[str], count: int) -> list[str]:
 def link_photos(scene: Path, place: Path, most: int, left_out: int) -> tuple[list[str], list[str]]:
     """Links to at most so many of the scene's photos; names of those linked and of those left out of them."""
     names = spread(sorted(path.name for path in (scene / "images").iterdir()), most)
+    left_out = min(left_out, max(len(names) - FEWEST, 0))
     chosen = spread(names, left_out) if left_out else []
     place.mkdir(parents=True, exist_ok=True)
     for name in set(names) - set(chosen):
@@ -160,14 +164,13 @@ def measure(scene: Path, way: str, work: Path, most: int, left_out: int) -> dict
     label = f"{scene.name}-{way}" + (f"-without-{left_out}" if left_out else "")
     photos, output = work / f"{label}-photos", work / label
     names, chosen = link_photos(scene, photos, most, left_out)
-    shared = label != f"{scene.name}-high" and way in ("high", "no-refine")
-    shared = shared and share(work / f"{scene.name}-high", output)
+    shared = way == "no-refine" and share(work / label.replace(way, "high"), output)
     result = {"scene": scene.name, "way": way, "shared": shared, "pycolmap": str(pycolmap.__version__)}
     result |= timed(command_of(way, photos, output))
     if "error" in result:
         return result
     result |= score(scene, output, len(names))
-    return result | ({"localisation": localise(scene, output, chosen)} if chosen else {})
+    return result | ({"localisation": localise(scene, output, chosen)} if chosen and way == "high" else {})
 
 
 FIGURES = (
@@ -203,7 +206,7 @@ def main() -> None:
     arguments.output.mkdir(parents=True, exist_ok=True)
     for scene in arguments.scenes:
         for way in arguments.ways:
-            left_out = arguments.localise if way != "colmap" else 0
+            left_out = arguments.localise
             path = arguments.output / f"{scene.name}-{way}{f'-without-{left_out}' if left_out else ''}.json"
             if not path.exists():
                 found = measure(scene, way, arguments.output / "work", arguments.photos, left_out)
