@@ -141,9 +141,15 @@ def _transformer(source: str, target: str) -> Callable[[Any, Any], tuple[Any, An
     return lambda x, y: made.transform(x, y)
 
 
-def check_system(name: str) -> None:
-    """Raise for a reference system that does not exist, before any work is done."""
-    _System(name, (0.0, 0.0, 0.0))
+def check_systems(name: str, control: Path | None = None) -> None:
+    """Raise for a reference system that does not exist or control points that cannot be read, before any work."""
+    target = _System(name, (0.0, 0.0, 0.0))
+    if control:
+        system, points, _ = read_control(control)
+        if system.upper() == "ENU" or target.name != "ENU":
+            target.convert(np.array(list(points.values()))[:1], system)
+        elif system.upper() != "WGS84":
+            _transformer(system, "EPSG:4326")
 
 
 def georegister(
@@ -169,17 +175,23 @@ def georegister(
         raise LogpolarError("georegistration failed: the photos' GPS positions do not fit the model, or lie on a line")
     found.transform(similarity)
     aligned = np.array([similarity * centres[name] for name in names])
+    try:
+        checked, problem = _check_control(found, control, target, offset) if control else None, None
+    except LogpolarError as error:  # the model is good without them
+        checked, problem = None, error
     record = Georegistration(
         target.name,
         (origin[0], origin[1], origin[2]),
         (float(offset[0]), float(offset[1]), float(offset[2])),
         float(similarity.scale),
         _accuracy(names, aligned - (known - offset)),
-        _check_control(found, control, target, offset) if control else None,
+        checked,
     )
     output.mkdir(exist_ok=True)
     found.write(str(output))
     write_json(output / RECORD, asdict(record), indent=1)
+    if problem:
+        raise problem
     return record
 
 
