@@ -41,7 +41,7 @@ def test_noisy_positions_become_exact(pair):
     assert report.moved > 0.5 * len(xy)
     assert (found["a"] == first.xy).all()
     moved = (found["b"] != second.xy).any(axis=1)
-    assert 0 <= report.moved - moved.sum() < 5  # a step may be smaller than float32 can show
+    assert 0 <= report.moved - moved.sum() < 10  # a step may be smaller than float32 can show
     before, after = (np.linalg.norm(each[moved] - there[moved], axis=1) for each in (second.xy, found["b"]))
     assert np.median(before) > 0.4
     assert np.median(after) < 0.1

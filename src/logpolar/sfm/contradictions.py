@@ -18,14 +18,12 @@ from numpy.typing import NDArray
 
 from logpolar.geometry.cameras import Matrix
 from logpolar.sfm.database_files import connect
+from logpolar.sfm.explanation import PAIR_FACTOR, read_matches
 
 TOLERANCE = 0.02
 """Distance that agrees, as a fraction of the photo's longer side: tracks are noisy, poses of weak photos too."""
 FEWEST_CHECKED = 15
 """A pair with fewer matches on points is not judged."""
-
-PAIR_FACTOR = 2147483647
-"""COLMAP's number of a pair is this times the number of its first image, plus that of its second."""
 
 
 def agreement(model: Any, database: Path, pairs: Iterable[tuple[str, str]]) -> list[float]:
@@ -40,8 +38,7 @@ def agreement(model: Any, database: Path, pairs: Iterable[tuple[str, str]]) -> l
                 first, second = second, first
             query = "SELECT data FROM two_view_geometries WHERE pair_id = ?"
             row = tables.execute(query, (PAIR_FACTOR * numbers[first] + numbers[second],)).fetchone()
-            matches = np.frombuffer(row[0] if row and row[0] else b"", "<u4").reshape(-1, 2).astype(np.intp)
-            found.append(_agreement(view(first), view(second), matches))
+            found.append(_agreement(view(first), view(second), read_matches(row[0] if row else None)))
     return found
 
 

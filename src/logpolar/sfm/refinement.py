@@ -38,8 +38,8 @@ _REACH, _LEAST, _MOST = 2.0, 6.0, 14.0
 _STEPS, _STILL = 12, 0.005
 """Iterations at most, and the step in pixels that is the last."""
 
-_AGREEMENT = 0.8
-"""Least correlation of aligned patches."""
+_AGREEMENT, _DOUBT = 0.7, 0.5
+"""Least correlation of aligned patches for a keypoint to move, and to stay in its track as it is."""
 
 _FURTHEST, _FREE = 0.4, 3.0
 """Furthest move in keypoint sizes; so many pixels are always allowed."""
@@ -140,10 +140,11 @@ class _Tracks:
         self._rounds += 1
         for start in range(0, len(todo), _AT_ONCE):
             rows = todo[start : start + _AT_ONCE]
-            found, good = _align(self._table, self._image, rows, reference[rows], pyramids)
-            self._moves.append(np.linalg.norm(found - self.xy[rows], axis=1)[good])
-            self.xy[rows[good]] = found[good]
-            self._settled[rows[good]] = self._settled[reference[rows[good]]] = self._rounds
+            found, near, agreement = _align(self._table, self._image, rows, reference[rows], pyramids)
+            moves, stays = near & (agreement >= _AGREEMENT), near & (agreement >= _DOUBT)
+            self._moves.append(np.linalg.norm(found - self.xy[rows], axis=1)[moves])
+            self.xy[rows[moves]] = found[moves]
+            self._settled[rows[stays]] = self._settled[reference[rows[stays]]] = self._rounds
             done(len(rows))
         return np.count_nonzero(self._settled) > before
 
@@ -238,8 +239,10 @@ def _jacobian(patch: Values) -> Values:
 
 def _align(
     table: Values, image: Rows, rows: Rows, reference: Rows, pyramids: Callable[[int], list[FloatArray]]
-) -> tuple[Values, NDArray[np.bool_]]:
-    """Where the references' centres are in the images of ``rows`` (N, 2), and which of them can be trusted."""
+) -> tuple[Values, NDArray[np.bool_], Values]:
+    """Where the references' centres are in the images of ``rows`` (N, 2), whether that is near the keypoints, and the
+    correlation of the patches.
+    """
     reach = np.clip(_REACH * table[reference, 2], _LEAST, _MOST) / table[reference, 2]
     patch = _standardised(_sample(_warps(table[reference], reach), image[reference], pyramids))
     jacobian = _jacobian(patch)
@@ -267,5 +270,4 @@ def _align(
     found = best[:, :, 2]
     moved = np.linalg.norm(found - table[rows, :2], axis=1)
     stretch = np.sqrt(np.abs(np.linalg.det(best[:, :, :2]))) / (reach * table[rows, 2])
-    sane = (stretch > 0.5) & (stretch < 2) & (moved <= furthest)
-    return found, sane & (most >= _AGREEMENT)
+    return found, (stretch > 0.5) & (stretch < 2) & (moved <= furthest), most

@@ -11,8 +11,9 @@ import numpy as np
 
 from logpolar.errors import StorageError
 from logpolar.geometry.cameras import Matrix
-from logpolar.sfm.contradictions import PAIR_FACTOR, agreement
+from logpolar.sfm.contradictions import agreement
 from logpolar.sfm.database_files import connect
+from logpolar.sfm.explanation import PAIR_FACTOR
 from logpolar.sfm.facts import Facts, Lens, PairFacts, PhotoFacts, Rows, SceneModel
 from logpolar.sfm.mapper import DATABASE, MODELS
 from logpolar.sfm.pycolmap_compat import colmap_errors, import_pycolmap
