@@ -57,17 +57,17 @@ def extract(
     overwrite: bool,
     **extraction: Any,
 ) -> None:
-    """Extract features of images, folders and globs into one file.
+    """Extract features of images, folders and globs into one file; tar files and URLs as well.
 
     The file is HDF5 in hloc's layout; with --shard-size it is a folder of such files. Rerun the
     command to resume. Unreadable images are listed at the end with exit code 1 (2 if there were no
     others).
     """
     from logpolar.features.batch import extract_images
-    from logpolar.images import find_images
     from logpolar.images.masks import find_masks
+    from logpolar.images.remote import find_sources
 
-    images = find_images(paths)
+    images = find_sources(paths)
     found = find_masks(masks, images) if masks else None
     opener = extractor_opener(**extraction)
     shards = shards_of(output, shard_size, SHARD_SIZE)

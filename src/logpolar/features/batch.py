@@ -19,6 +19,7 @@ from logpolar.features.features import Features
 from logpolar.features.files import FeatureWriter
 from logpolar.images import unnamed_images
 from logpolar.images.masks import read_mask, unmasked
+from logpolar.images.remote import FetchedImage, RemoteImage, fetched
 from logpolar.keypoints import Keypoints
 from logpolar.storage.collection_files import new_part
 from logpolar.storage.collections import Part, finished_part
@@ -37,7 +38,7 @@ OpenExtractor = Callable[..., AnyExtractor]
 """Makes an extractor, given ``threads=``; must be picklable if ``jobs`` > 1, as ``functools.partial`` is."""
 
 
-_Task: TypeAlias = tuple[str, Path, Keypoints | None, Path | None]
+_Task: TypeAlias = tuple[str, Path | RemoteImage, Keypoints | None, Path | None]
 """Name, file, keypoints if they are given, and the mask's file, if any."""
 
 
@@ -77,7 +78,7 @@ class _InShard(_Counts):
 
 
 def extract_images(
-    images: Mapping[str, Path],
+    images: Mapping[str, Path | RemoteImage],
     output: str | Path,
     open_extractor: OpenExtractor,
     workers: Workers | int = 1,
@@ -93,7 +94,8 @@ def extract_images(
     reported, not stored. ``workers``: a number of processes of this machine, which divide the cores, or a cluster.
     With ``given`` nothing is detected. ``masks``: files by name, see ``images.masks``; keypoints on masked pixels are
     dropped, and a photo whose mask cannot be used is left out. With ``shard_size`` the output is a collection of
-    shards with so many images, which the workers themselves write, see ``storage.collections``.
+    shards with so many images, which the workers themselves write, see ``storage.collections``. Remote images, see
+    ``images.remote``, are fetched by the workers, a few ahead of their use.
     """
     report = FolderReport()
     workers = (Workers(workers) if isinstance(workers, int) else workers).at_most(len(images))
@@ -154,7 +156,8 @@ def _results(
 
 
 def _extract_batch(extractor: AnyExtractor, tasks: Sequence[_Task]) -> Iterator[tuple[Features, int] | str]:
-    return (_extract(extractor, task) for task in tasks)
+    for task, image in zip(tasks, fetched([task[1] for task in tasks]), strict=True):
+        yield _extract(extractor, image, task)
 
 
 def _extract_shard(
@@ -180,11 +183,11 @@ def _extract_shard(
     ]
 
 
-def _extract(extractor: AnyExtractor, task: _Task) -> tuple[Features, int] | str:
+def _extract(extractor: AnyExtractor, image: Path | FetchedImage, task: _Task) -> tuple[Features, int] | str:
     """Features of an image and the number of masked keypoints, or the reason why there are none."""
     _, path, keypoints, mask = task
     try:
-        found = extractor.extract(path, keypoints)
+        found = extractor.extract(image, keypoints)
         if mask is None:
             return found, 0
         kept = np.flatnonzero(unmasked(read_mask(mask, found.image_size), found.keypoints.xy))
