@@ -12,7 +12,7 @@ from typing import TypeVar
 
 Result = TypeVar("Result")
 
-PATIENCE = 1.0
+PATIENCE = 0.5
 """Seconds after a request until a step is given up."""
 
 _POLL = 0.1
