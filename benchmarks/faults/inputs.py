@@ -214,7 +214,7 @@ def _crafted(made: Material) -> Iterator[tuple[str, str, object]]:
 
 _OF_FILES = (
     *("image", "mask", "features", "matches", "correspondences", "model", "detector", "matcher", "database", "config"),
-    *("detector config", "matcher config", "poses", "control points", "calibration", "report"),
+    *("detector config", "matcher config", "poses", "control points", "calibration"),
 )
 
 _WRONG_TEXTS = (
@@ -227,7 +227,6 @@ _WRONG_TEXTS = (
     ("video", "a playlist of another file", "ffconcat version 1.0\nfile /etc/passwd\n"),
     ("detector config", "nested", "a = " + "[" * 10_000),
     ("matcher config", "digits", f"[batch]\npairs = {'9' * 400}"),
-    ("report", "nested", "[" * 10_000),
 )
 
 
