@@ -116,8 +116,8 @@ def _read_model(known: _Known, model: Any, number: int, rows: Mapping[str, int],
         pose = np.array(image.cam_from_world().matrix(), np.float64)
         try:
             seen = [(position[each.point3D_id], *each.xy) for each in image.points2D if each.has_point3D()]
-        except KeyError as error:
-            raise StorageError(f"{place}: {image.name} observes a point that is not in this model") from error
+        except KeyError as missing:
+            raise StorageError(f"{place}: {image.name} observes a point that is not in this model") from missing
         table = np.array(seen, np.float64).reshape(-1, 3)
         here = table[:, 0].astype(np.intp)
         poses.append(pose)
