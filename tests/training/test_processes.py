@@ -126,6 +126,8 @@ class TestWorld:
         assert World(1, 4, 3).device("auto") == World().device("auto") == torch.device("cpu")
 
     def test_device_that_cannot_be_used(self):
+        with pytest.raises(LogpolarError, match=r"the device 'meta' \(its tensors have no values\)"):
+            World().device("meta")
         with pytest.raises(LogpolarError, match=r"torch cannot use the device 'abacus' \(.*\); try cpu"):
             World().device("abacus")
 
