@@ -11,7 +11,7 @@ import pytest
 
 from logpolar.errors import LogpolarError, StorageError
 from logpolar.sfm import georegistration
-from logpolar.sfm.georegistration import check_system, georegister, read_control, read_positions
+from logpolar.sfm.georegistration import check_systems, georegister, read_control, read_positions
 from synthetic_world import standard_world, write_workspace
 
 NAMES = [f"view{index}.png" for index in range(6)]
@@ -73,9 +73,9 @@ def test_epsg_with_control_points(world, tmp_path):
 def test_refusals(world, tmp_path):
     model, positions = world
     with pytest.raises(LogpolarError, match="EPSG:99999: no such reference system"):
-        check_system("EPSG:99999")
+        check_systems("EPSG:99999")
     with pytest.raises(LogpolarError, match="'nowhere': no such reference system"):
-        check_system("nowhere")
+        check_systems("nowhere")
     with pytest.raises(LogpolarError, match="needs 3 registered photos with GPS positions, not 2"):
         georegister(model, tmp_path / "out", dict(list(positions.items())[:2]), "enu")
     for text, words in (
@@ -93,6 +93,14 @@ def test_refusals(world, tmp_path):
     (tmp_path / "c.txt").write_text("WGS84\n1 2 3 4 5 other.jpg p\n")
     with pytest.raises(LogpolarError, match="no control point is seen by two"):
         georegister(model, tmp_path / "out", positions, "enu", tmp_path / "c.txt")
+    assert (tmp_path / "out" / "georegistration.json").is_file()  # all the same
+    check_systems("EPSG:32632", tmp_path / "c.txt")
+    (tmp_path / "c.txt").write_text("EPSG:99999\n1 2 3 4 5 other.jpg p\n")
+    for system in ("enu", "EPSG:32632"):
+        with pytest.raises(LogpolarError, match="EPSG:99999: no such reference system"):
+            check_systems(system, tmp_path / "c.txt")
+    with pytest.raises(LogpolarError, match="no such file"):
+        check_systems("enu", tmp_path / "none.txt")
 
 
 def test_control_points_that_no_rays_meet_in_are_left_out(world, tmp_path):

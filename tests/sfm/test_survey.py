@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import shutil
-
 import cv2  # noqa: F401 - before pycolmap, whose zlib breaks OpenCV's PNG writer otherwise
 import numpy as np
 import pycolmap
@@ -91,6 +89,14 @@ def test_common_points_of_a_model_without_points(facts):
     assert not common_points(empty).any()
 
 
+def test_photos_of_points_that_are_gone(place, tmp_path):
+    """An emptied file of points, while the photos still refer to them."""
+    pycolmap.Reconstruction(str(place / "sparse" / "3")).write_text(str(tmp_path))
+    (tmp_path / "points3D.txt").write_text("")
+    facts = survey(find_models(tmp_path))
+    assert (len(facts.models[0].points), facts.photos[0].points, facts.photos[0].error) == (0, 0, None)
+
+
 def test_folders_without_a_model(tmp_path):
     assert find_models(tmp_path) == {}
     assert find_models(tmp_path / "missing") == {}
@@ -100,10 +106,3 @@ def test_a_damaged_database_is_one_line(place, tmp_path):
     (tmp_path / "database.db").write_bytes(b"no database")
     with pytest.raises(StorageError, match=r"database.db: not a COLMAP database"):
         survey(find_models(place), tmp_path / "database.db")
-
-
-def test_a_model_without_the_points_that_its_photos_observe(place, tmp_path):
-    shutil.copytree(place / "sparse" / "3", tmp_path / "sparse" / "0")
-    (tmp_path / "sparse" / "0" / "points3D.bin").write_bytes(bytes(8))
-    with pytest.raises(StorageError, match="observes a point that is not in this model"):
-        survey(find_models(tmp_path), None)

@@ -66,7 +66,7 @@ def sfm(ctx: click.Context, /, photos: Path, output: Path, **settings: Any) -> N
     COLMAP project from elsewhere is refused. Exit code 1: no model, which report.html explains, most photos missing
     from it, or photos that could not be used. Needs the extra 'sfm'.
     """
-    from logpolar.sfm.georegistration import check_positions, check_system, read_control
+    from logpolar.sfm.georegistration import check_positions, check_systems
     from logpolar.sfm.pipeline import reconstruct
     from logpolar.sfm.pycolmap_compat import verbose
     from logpolar.sfm.reports import explained, write_reports
@@ -82,9 +82,7 @@ def sfm(ctx: click.Context, /, photos: Path, output: Path, **settings: Any) -> N
     if control and not system:
         raise LogpolarError("--control needs --georegister")
     if system:
-        check_system(system)
-    if control:
-        read_control(control)  # before an hour of work, not after it
+        check_systems(system, control)
     photos, skipped = _prepare(photos, output, settings.pop("fps"), say)
     if system:
         check_positions(photos)
@@ -103,9 +101,8 @@ def sfm(ctx: click.Context, /, photos: Path, output: Path, **settings: Any) -> N
         click.echo((output / REPORT).read_text())
     elif not silent:
         _print(output, report)
-    if system:
-        _georegister(photos, output, report, system, control, say)
-    sys.exit(max(_judge(output, report), int(skipped)))
+    placed = not system or _georegister(photos, output, report, system, control, say)
+    sys.exit(max(_judge(output, report), int(skipped), int(not placed)))
 
 
 for _option in sfm.params:
@@ -140,17 +137,23 @@ def _prepare(photos: Path, output: Path, fps: float, say: Callable[[str], None])
 
 def _georegister(
     photos: Path, output: Path, report: SfmReport, system: str, control: Path | None, say: Callable[[str], None]
-) -> None:
+) -> bool:
+    """Whether it went well; if not, the model is there all the same."""
     from logpolar.sfm.georegistration import GEOREGISTERED, georegister, read_positions
 
     positions = read_positions(photos, [image.name for image in report.registered])
     place = output / GEOREGISTERED
-    record = georegister(output / MODELS / str(report.model), place, positions, system, control)
+    try:
+        record = georegister(output / MODELS / str(report.model), place, positions, system, control)
+    except LogpolarError as error:
+        _warn(str(error))
+        return False
     say(f"{place}: {record.system}, add the offset {record.offset}")
     for what, found in (("GPS positions", record.gps), ("control points", record.control)):
         if found:
             axes = f"{found.east:.3g} / {found.north:.3g} / {found.up:.3g} m"
             say(f"{found.count} {what}: east / north / up {axes} RMS, {found.median:.3g} m median")
+    return True
 
 
 def _warn(line: str) -> None:

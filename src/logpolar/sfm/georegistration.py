@@ -155,11 +155,18 @@ def _transformer(source: str, target: str) -> Callable[[Any, Any], tuple[Any, An
     return lambda x, y: made.transform(x, y)
 
 
-def check_system(name: str) -> None:
-    """Raise for a reference system that does not exist, before any work is done.
+def check_systems(name: str, control: Path | None = None) -> None:
+    """Raise for a reference system that does not exist or control points that cannot be read, before any work."""
+    _check_system(name)
+    target = _System(name, (0.0, 0.0, 0.0))
+    if control:
+        system, points, _ = read_control(control)
+        if system.upper() == "ENU" or target.name != "ENU":
+            target.convert(np.array(list(points.values()))[:1], system)
 
-    Other notations of PROJ can name files of this machine: a control file may come from a stranger.
-    """
+
+def _check_system(name: str) -> None:
+    """Other notations of PROJ can name files of this machine: a control file may come from a stranger."""
     if not re.fullmatch(r"ENU|WGS84|EPSG:\d{1,9}", name.upper()):
         raise LogpolarError(f"{name[:80]!a}: no such reference system; give an EPSG code like EPSG:32632")
     _System("EPSG:4326" if name.upper() == "WGS84" else name, (0.0, 0.0, 0.0))
@@ -188,15 +195,21 @@ def georegister(
         raise LogpolarError("georegistration failed: the photos' GPS positions do not fit the model, or lie on a line")
     found.transform(similarity)
     aligned = np.array([similarity * centres[name] for name in names])
+    try:
+        checked, problem = _check_control(found, control, target, offset) if control else None, None
+    except LogpolarError as error:  # the model is good without them
+        checked, problem = None, error
     record = Georegistration(
         target.name,
         (origin[0], origin[1], origin[2]),
         (float(offset[0]), float(offset[1]), float(offset[2])),
         float(similarity.scale),
         _accuracy(names, aligned - (known - offset)),
-        _check_control(found, control, target, offset) if control else None,
+        checked,
     )
     write_model(found, output, record)
+    if problem:
+        raise problem
     return record
 
 
@@ -244,7 +257,7 @@ def _check_control(model: Any, path: Path, target: _System, offset: Matrix) -> A
 def read_control(path: Path) -> tuple[str, dict[str, Position], dict[str, list[tuple[str, Matrix]]]]:
     """Reference system, coordinates and marks (photo, pixel) by name of a file of ground control points."""
     system, *lines = read_text(path, LogpolarError, "text file of control points").splitlines() or [""]
-    check_system(system.strip())
+    _check_system(system.strip())
     points: dict[str, Position] = {}
     marks: dict[str, list[tuple[str, Matrix]]] = {}
     for number, line in enumerate(lines, 2):

@@ -180,7 +180,7 @@ class _Run:
         if names:
             with FeatureFile(features) as file:
                 sizes = {name: file.image_size(name) for name in names}
-            left_out |= misfits(read_calibration(self._options.cameras), sizes)
+            left_out |= misfits(self._options.cameras, sizes)
         names = [name for name in names if name not in left_out]
         for reason in left_out.values():
             self._warn(f"left out: {reason}")
@@ -193,7 +193,8 @@ class _Run:
         self, names: list[str], matching: MatchingOptions | None, device: str, poses: KnownPoses | None
     ) -> tuple[list[Pair], str]:
         """Matched pairs, and the digest of all that determines the model."""
-        from logpolar.matching.files import MatchFile, match_pairs
+        from logpolar.matching.batch import match_pairs
+        from logpolar.matching.files import MatchFile
         from logpolar.sfm.georegistration import read_positions
 
         self._positions = read_positions(self._photos, names, self._warn)
