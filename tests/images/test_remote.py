@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import os
 import tarfile
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -60,10 +61,27 @@ class TestTar:
         with pytest.raises(ImageError, match=r"x\.tar: (cannot be read \(not a tar file|no images)"):
             find_sources([tmp_path / "x.tar"])
 
+    @pytest.mark.parametrize("size", [2**63, 2**86, -(2**20)])
+    def test_sizes_that_lie(self, tmp_path, photos, size):
+        """In the binary notation of GNU tar."""
+        data = bytearray(make_tar(tmp_path / "a.tar", photos).read_bytes())
+        data[124:136] = (b"\x80" if size > 0 else b"\xff") + (size % 2**88).to_bytes(11, "big")
+        data[148:156] = b" " * 8
+        data[148:156] = b"%06o\0 " % sum(data[:512])
+        (tmp_path / "a.tar").write_bytes(data)
+        with pytest.raises(ImageError, match=r"a\.tar: cannot be read \(not a tar file"):
+            find_sources([tmp_path / "a.tar"])
+
+    @pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
+    def test_pipes_are_refused(self, tmp_path):
+        os.mkfifo(tmp_path / "a.tar")
+        with pytest.raises(ImageError, match=r"a\.tar: is a pipe or a device"):
+            find_sources([tmp_path / "a.tar"])
+
     def test_compressed_cut_off_or_missing(self, tmp_path, photos):
         with pytest.raises(ImageError, match=r"not a tar file, a compressed or a damaged one"):
             find_sources([make_tar(tmp_path / "x.tar", photos, "w:gz")])
-        with pytest.raises(ImageError, match=r"none\.tar: cannot be read"):
+        with pytest.raises(ImageError, match=r"none\.tar: no such file"):
             find_sources([tmp_path / "none.tar"])
         image = find_sources([make_tar(tmp_path / "y.tar", photos)])["y/deep/c.png"]
         (tmp_path / "y.tar").write_bytes((tmp_path / "y.tar").read_bytes()[: image.start + 10])

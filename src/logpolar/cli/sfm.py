@@ -66,7 +66,7 @@ def sfm(ctx: click.Context, /, photos: Path, output: Path, **settings: Any) -> N
     COLMAP project from elsewhere is refused. Exit code 1: no model, which report.html explains, most photos missing
     from it, or photos that could not be used. Needs the extra 'sfm'.
     """
-    from logpolar.sfm.georegistration import check_systems
+    from logpolar.sfm.georegistration import check_positions, check_systems
     from logpolar.sfm.pipeline import reconstruct
     from logpolar.sfm.pycolmap_compat import verbose
     from logpolar.sfm.reports import explained, write_reports
@@ -84,6 +84,8 @@ def sfm(ctx: click.Context, /, photos: Path, output: Path, **settings: Any) -> N
     if system:
         check_systems(system, control)
     photos, skipped = _prepare(photos, output, settings.pop("fps"), say)
+    if system:
+        check_positions(photos)
     inputs = SfmInputs(*(settings.pop(name) for name in ("pairs", "masks", "poses")))
     run = settings.pop("jobs"), settings.pop("overwrite"), not silent, say, device, _warn
     with continuing(output), verbose(settings.pop("verbose")):

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 from logpolar.errors import ImageError, LogpolarError, MissingExtraError, in_one_line
 from logpolar.images.folders import IMAGE_SUFFIXES, find_images
+from logpolar.storage.inputs import check_regular
 
 Result = TypeVar("Result")
 
@@ -210,6 +211,8 @@ def _members(place: str, name: str) -> list[tuple[str, RemoteImage]]:
         found = []
         with _open_tar(place) as file, tarfile.open(fileobj=file, mode="r:") as members:
             for member in members:
+                if member.size < 0:
+                    raise tarfile.ReadError("a member of negative size")  # the next one would be an earlier one
                 if member.isfile() and PurePosixPath(member.name).suffix.lower() in IMAGE_SUFFIXES:
                     image = RemoteImage(place, member.size, member.offset_data, member.name)
                     found.append((f"{name[:-4]}/{member.name.removeprefix('./')}", image))
@@ -218,7 +221,7 @@ def _members(place: str, name: str) -> list[tuple[str, RemoteImage]]:
 
     try:
         return _persistently(listed, place) if is_url(place) else listed()
-    except tarfile.TarError as error:
+    except (tarfile.TarError, ValueError, OverflowError, RecursionError) as error:
         reason = f"not a tar file, a compressed or a damaged one: {error}"
         raise ImageError(f"{place}: cannot be read ({reason})") from error
     except OSError as error:
@@ -227,6 +230,7 @@ def _members(place: str, name: str) -> list[tuple[str, RemoteImage]]:
 
 def _open_tar(place: str) -> Any:
     if not is_url(place):
+        check_regular(Path(place), ImageError)
         return Path(place).open("rb")
     system, path = _opened(place)
     return system.open(path, "rb", block_size=_BLOCK, cache_type="readahead")
