@@ -262,7 +262,7 @@ def _choose(
         chosen = spatial_pairs(names, _in_metres(positions), options.neighbours)
     else:
         with FeatureFile(output / FEATURES) as file:
-            chosen = choose_pairs(names, options, lambda name: file.read(name).descriptors)
+            chosen = choose_pairs(names, options, file)
     write_whole(output / PAIRS, "".join(f"{first} {second}\n" for first, second in chosen).encode())
     return chosen
 
