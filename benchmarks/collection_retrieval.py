@@ -3,11 +3,11 @@
     PYTHONPATH=benchmarks python benchmarks/collection_retrieval.py recall FEATURES SCENES
     PYTHONPATH=benchmarks python benchmarks/collection_retrieval.py time 10000 20000
 
-``recall``: FEATURES hold images called SCENE/NAME of all scenes; SCENES/SCENE/sparse/images.txt are their COLMAP models.
+``recall``: FEATURES hold images called SCENE/NAME of all scenes; SCENES/SCENE/sparse/images.txt are COLMAP models.
 Pairs of images that share 30 points of a model are to be found among each image's 20 nearest. Two figures: ``of_pairs``,
 the fraction of pairs of which either image finds the other; ``of_places``, the mean over images of found partners per
-min(20, partners): 20 places cannot hold the 59 partners that some images have. ``bound``: what any ranking by 20 places
-an image can reach of the pairs at most.
+min(20, partners): 20 places cannot hold the 59 partners that some images have. ``bound_of_pairs``: what any ranking by
+20 places an image can reach at most.
 """
 
 from __future__ import annotations
@@ -26,15 +26,8 @@ from logpolar.matching.retrieval import averaged, find_centres, nearest_rows, po
 
 POINTS, PLACES = 30, 20
 TEST = [
-    "mount_rushmore_national_memorial",
-    "taj_mahal",
-    "trevi_fountain",
-    "vienna_city_hall",
-    "drone_langley",
-    "kite_ochota",
-    "south_building",
-    "qutub_minar",
-    "statue_of_unity",
+    *("mount_rushmore_national_memorial", "taj_mahal", "trevi_fountain", "vienna_city_hall", "drone_langley"),
+    *("kite_ochota", "south_building", "qutub_minar", "statue_of_unity"),
 ]
 
 

@@ -264,7 +264,7 @@ def _persistently(fetch: Callable[[], Result], what: str) -> Result:
             raise
         except Exception as raised:  # each file system has its own
             error = _cause(raised)
-            if isinstance(error, FileNotFoundError) or getattr(error, "status", None) == 404:
+            if isinstance(error, FileNotFoundError) or _status(error) == 404:
                 raise ImageError(f"{what}: not found") from raised
             if _is_refusal(error):
                 words = "check that its address is right and that your credentials may read it"
@@ -279,12 +279,21 @@ def _persistently(fetch: Callable[[], Result], what: str) -> Result:
 
 def _cause(error: Exception) -> Exception:
     """What happened: behind HTTP anything that does is a file that is not found."""
-    return error.__cause__ if isinstance(error, FileNotFoundError) and isinstance(error.__cause__, Exception) else error
+    cause = error.__cause__
+    return cause if isinstance(error, FileNotFoundError) and isinstance(cause, Exception) else error
+
+
+def _status(error: Exception) -> int | None:
+    """The HTTP status of an answer, as aiohttp's and botocore's errors carry it."""
+    answer = getattr(error, "response", None)
+    about = answer.get("ResponseMetadata", {}) if isinstance(answer, dict) else {}
+    status = getattr(error, "status", about.get("HTTPStatusCode"))
+    return status if isinstance(status, int) else None
 
 
 def _is_refusal(error: Exception) -> bool:
     """Whether asking again would bring the same answer."""
-    status = getattr(error, "status", None)
-    if isinstance(status, int) and 400 <= status < 500:
+    status = _status(error)
+    if status is not None and 400 <= status < 500:
         return status not in (408, 425, 429)
     return isinstance(error, PermissionError) or type(error).__name__ in ("NoCredentialsError", "InvalidURL")
