@@ -4,8 +4,8 @@
     PYTHONPATH=benchmarks python benchmarks/collection_retrieval.py time 10000 20000
 
 ``recall``: FEATURES hold images called SCENE/NAME of all scenes; SCENES/SCENE/sparse/images.txt are COLMAP models.
-Pairs of images that share 30 points of a model are to be found among each image's 20 nearest. Two figures: ``of_pairs``,
-the fraction of pairs of which either image finds the other; ``of_places``, the mean over images of found partners per
+Pairs of images that share 30 points of a model are to be found among each image's 20 nearest. ``of_pairs`` is the
+fraction of pairs of which either image finds the other; ``of_places`` the mean over images of found partners per
 min(20, partners): 20 places cannot hold the 59 partners that some images have. ``bound_of_pairs``: what any ranking by
 20 places an image can reach at most.
 """

@@ -123,5 +123,9 @@ def test_photos_of_a_phone(tmp_path):
     assert record["gps"]["median"] < 0.1 * np.linalg.norm(enu - enu.mean(axis=0), axis=1).max()
     priors = query(tmp_path / "model" / "database.db", "SELECT COUNT(*) FROM pose_priors")
     assert priors == [(4,)]
+    (tmp_path / "control.txt").write_text("WGS84\n9.0 48.5 400 1 2 other.jpg p1\n")
+    unseen = run_sfm(tmp_path / "photos", tmp_path / "model", *options, "--control", tmp_path / "control.txt")
+    assert unseen.exit_code == 1
+    assert "no control point is seen by two registered photos" in unseen.stderr
     wrong = run_sfm(tmp_path / "photos", tmp_path / "other", "--georegister", "EPSG:99999")
     assert_one_error(wrong, "EPSG:99999: no such reference system")

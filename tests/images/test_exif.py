@@ -82,6 +82,7 @@ def test_gps(tmp_path):
         ({"longitude": (181, 0, 0)}, "no place on Earth"),
         ({"latitude": (0, 0, 0), "longitude": (0, 0, 0)}, "0, 0: the camera had none"),
         ({"latitude": (IFDRational(0, 0), 0, 0)}, "no place on Earth"),
+        (dict.fromkeys(("latitude", "longitude"), (IFDRational(0, 0), 0, 0)), "no place on Earth"),
         ({"longitude": None}, "no place on Earth"),
     ],
 )

@@ -137,6 +137,17 @@ def test_look_alikes():
     assert list(finding.photos) == [0, 1, 5]
 
 
+def test_matches_that_agree_with_the_model_are_no_look_alikes():
+    rows = {(n, n + 1): (300, 250, 200) for n in range(5)} | {(0, 5): (140, 120, 3), (1, 5): (90, 80, 0)}
+    pairs = pairs_of(rows)
+    values = {(0, 5): 0.9, (1, 5): 0.04}  # from one spot; of different facades
+    agreement = np.array([values.get(tuple(pair), np.nan) for pair in pairs.rows.tolist()])
+    facts = replace(sound(), pairs=replace(pairs, agreement=agreement))
+    (finding,) = diagnose(facts)
+    assert finding.title.startswith("1 pair of look-alike photos")
+    assert finding.advice.startswith("1.jpg and 5.jpg: 80 inliers, 0 common points, 4 % of the matches agree")
+
+
 def test_weak_photos_are_named():
     assert titles(replace(sound(), photos=changed(sound(), 3, points=12)))[0].startswith(
         "1 photo with far fewer points"

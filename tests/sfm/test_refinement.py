@@ -35,12 +35,13 @@ def test_noisy_positions_become_exact(pair):
     angle = np.degrees(np.arctan2(jacobian[:, 1, 0], jacobian[:, 0, 0]))
     noisy = there + random.normal(scale=0.5, size=there.shape)
     first, second = Keypoints.from_points(xy, 4.0), Keypoints.from_points(noisy, 4 * scale, angle)
-    found, report = refine(images, first, second)
+    refined = refine(images, first, second)
+    found, report = refined.positions, refined.report
     assert (report.tracks, report.keypoints) == (len(xy), 2 * len(xy))
     assert report.moved > 0.5 * len(xy)
     assert (found["a"] == first.xy).all()
     moved = (found["b"] != second.xy).any(axis=1)
-    assert 0 <= report.moved - moved.sum() < 5  # a step may be smaller than float32 can show
+    assert 0 <= report.moved - moved.sum() < 10  # a step may be smaller than float32 can show
     before, after = (np.linalg.norm(each[moved] - there[moved], axis=1) for each in (second.xy, found["b"]))
     assert np.median(before) > 0.4
     assert np.median(after) < 0.1
@@ -50,19 +51,51 @@ def test_noisy_positions_become_exact(pair):
 def test_what_does_not_agree_stays(pair):
     images, xy, there, _ = pair
     other = there[::-1].copy()  # wrong matches
-    _, report = refine(images, Keypoints.from_points(xy), Keypoints.from_points(other))
-    assert report.moved < 0.05 * len(xy)
+    found = refine(images, Keypoints.from_points(xy), Keypoints.from_points(other))
+    assert found.report.moved < 0.05 * len(xy)
+    assert found.kept["a", "b"].all()  # nothing says which end of a match is wrong
+
+
+def test_matches_with_a_neighbour_are_dropped(pair):
+    """Every third match of a third photo, a copy of the second one, is with a keypoint far beside the right one."""
+    images, xy, there, jacobian = pair
+    scale = np.sqrt(np.abs(np.linalg.det(jacobian)))
+    angle = np.degrees(np.arctan2(jacobian[:, 1, 0], jacobian[:, 0, 0]))
+    wrong = np.arange(len(xy)) % 3 == 0
+    beside = np.clip(there + np.where(wrong, 9.0, 0)[:, None], 0, [319, 239])
+    second, third = Keypoints.from_points(there, 4 * scale, angle), Keypoints.from_points(beside, 4 * scale, angle)
+    rows = np.repeat(np.arange(len(xy))[:, None], 2, axis=1)
+    given = {"a": Keypoints.from_points(xy, 4.0), "b": second, "c": third}
+    matches = dict.fromkeys([("a", "b"), ("a", "c"), ("b", "c")], rows)
+    found = refine_keypoints(given, matches, lambda name: images["a" if name == "a" else "b"])
+    settled = np.linalg.norm(found.positions["a"] - xy, axis=1) < 0.5
+    assert found.kept["a", "b"].mean() > 0.9
+    for pair_with_third in (("a", "c"), ("b", "c")):
+        assert found.kept[pair_with_third][~wrong].mean() > 0.9
+        assert found.kept[pair_with_third][wrong & settled].mean() < 0.4
+    assert found.report.dropped == sum((~each).sum() for each in found.kept.values()) > 0
+
+
+def test_a_pair_that_agrees_nowhere_keeps_its_matches(pair):
+    images, xy, there, _ = pair
+    rows = np.repeat(np.arange(len(xy))[:, None], 2, axis=1)
+    given = {"a": Keypoints.from_points(xy, 4.0), "b": Keypoints.from_points(there, 4.0)}
+    given["night"] = Keypoints.from_points(there, 4.0)
+    dark = {**images, "night": 1 - images["b"]}
+    found = refine_keypoints(given, dict.fromkeys([("a", "b"), ("b", "night")], rows), dark.__getitem__)
+    assert found.kept["b", "night"].all()
 
 
 def test_nothing_in_nothing_out():
     none = Keypoints.empty()
     flat = {"a": np.zeros((40, 40), np.float32), "b": np.zeros((40, 40), np.float32)}
-    found, report = refine(flat, none, none)
+    refined = refine(flat, none, none)
+    found, report = refined.positions, refined.report
     assert (len(found["a"]), report.tracks, report.moved, report.median_move) == (0, 0, 0, 0)
     one = Keypoints.from_points([[20, 20]])
-    found, report = refine(flat, one, one)
-    assert (found["b"] == one.xy).all()
-    assert report.moved == 0
+    refined = refine(flat, one, one)
+    assert (refined.positions["b"] == one.xy).all()
+    assert refined.report.moved == 0
 
 
 def test_references_are_those_with_the_most_matches():

@@ -66,7 +66,7 @@ def sfm(ctx: click.Context, /, photos: Path, output: Path, **settings: Any) -> N
     COLMAP project from elsewhere is refused. Exit code 1: no model, which report.html explains, most photos missing
     from it, or photos that could not be used. Needs the extra 'sfm'.
     """
-    from logpolar.sfm.georegistration import check_system
+    from logpolar.sfm.georegistration import check_systems
     from logpolar.sfm.pipeline import reconstruct
     from logpolar.sfm.pycolmap_compat import verbose
     from logpolar.sfm.reports import explained, write_reports
@@ -82,7 +82,7 @@ def sfm(ctx: click.Context, /, photos: Path, output: Path, **settings: Any) -> N
     if control and not system:
         raise LogpolarError("--control needs --georegister")
     if system:
-        check_system(system)
+        check_systems(system, control)
     photos, skipped = _prepare(photos, output, settings.pop("fps"), say)
     inputs = SfmInputs(*(settings.pop(name) for name in ("pairs", "masks", "poses")))
     run = settings.pop("jobs"), settings.pop("overwrite"), not silent, say, device, _warn
@@ -99,9 +99,8 @@ def sfm(ctx: click.Context, /, photos: Path, output: Path, **settings: Any) -> N
         click.echo((output / REPORT).read_text())
     elif not silent:
         _print(output, report)
-    if system:
-        _georegister(photos, output, report, system, control, say)
-    sys.exit(max(_judge(output, report), int(skipped)))
+    placed = not system or _georegister(photos, output, report, system, control, say)
+    sys.exit(max(_judge(output, report), int(skipped), int(not placed)))
 
 
 for _option in sfm.params:
@@ -121,7 +120,7 @@ def _prepare(photos: Path, output: Path, fps: float, say: Callable[[str], None])
     """The folder of photos that COLMAP can read, and whether some could not be converted."""
     from logpolar.images.preparation import prepare_photos
 
-    check_claim(output, "photos")
+    check_claim(output)
     made = prepare_photos(photos, output / "photos", fps)
     if made.frames:
         say(f"{photos}: {made.frames} frames in {made.folder}")
@@ -136,17 +135,23 @@ def _prepare(photos: Path, output: Path, fps: float, say: Callable[[str], None])
 
 def _georegister(
     photos: Path, output: Path, report: SfmReport, system: str, control: Path | None, say: Callable[[str], None]
-) -> None:
+) -> bool:
+    """Whether it went well; if not, the model is there all the same."""
     from logpolar.sfm.georegistration import GEOREGISTERED, georegister, read_positions
 
     positions = read_positions(photos, [image.name for image in report.registered])
     place = output / GEOREGISTERED
-    record = georegister(output / MODELS / str(report.model), place, positions, system, control)
+    try:
+        record = georegister(output / MODELS / str(report.model), place, positions, system, control)
+    except LogpolarError as error:
+        _warn(str(error))
+        return False
     say(f"{place}: {record.system}, add the offset {record.offset}")
     for what, found in (("GPS positions", record.gps), ("control points", record.control)):
         if found:
             axes = f"{found.east:.3g} / {found.north:.3g} / {found.up:.3g} m"
             say(f"{found.count} {what}: east / north / up {axes} RMS, {found.median:.3g} m median")
+    return True
 
 
 def _warn(line: str) -> None:

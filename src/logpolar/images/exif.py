@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import struct
 from pathlib import Path
 
@@ -56,7 +57,7 @@ def exif_block(path: str | Path) -> bytes:
 
 def _read_tiff(data: bytes) -> dict[int, float]:
     found = {tag: values[0] for tag, values in _read_tables(data, _NESTED).items() if len(values) == 1}
-    return {tag: value for tag, value in found.items() if isinstance(value, float)}
+    return {tag: value for tag, value in found.items() if isinstance(value, float) and math.isfinite(value)}
 
 
 def _read_tables(data: bytes, nested: int) -> dict[int, tuple[float | str, ...]]:
@@ -89,9 +90,8 @@ def _read_directory(tiff: bytes, order: str, place: int) -> dict[int, tuple[floa
         if kind == _TEXT:
             found[tag] = (b"".join(values).split(b"\0")[0].decode("ascii", "replace"),)
         elif len(_FORMATS[kind]) == 2:
-            pairs = list(zip(values[::2], values[1::2], strict=True))
-            if all(divisor for _, divisor in pairs):
-                found[tag] = tuple(value / divisor for value, divisor in pairs)
+            pairs = zip(values[::2], values[1::2], strict=True)
+            found[tag] = tuple(value / divisor if divisor else math.nan for value, divisor in pairs)
         else:
             found[tag] = tuple(float(value) for value in values)
     return found
@@ -106,10 +106,11 @@ def read_gps(path: str | Path) -> tuple[float, float, float | None] | None:
     if _GPS not in found:
         return None
     latitude, longitude = (_degrees(found, tag) for tag in (_LATITUDE, _LONGITUDE))
-    if latitude is None and longitude is None:
+    if not found.keys() & {_LATITUDE, _LONGITUDE}:
         return None
     if latitude is None or longitude is None or not (abs(latitude) <= 90 and abs(longitude) <= 180):
-        raise ImageError(f"{path}: its GPS position is no place on Earth (latitude {latitude}, longitude {longitude})")
+        words = ("none" if each is None else f"{each:g}" for each in (latitude, longitude))
+        raise ImageError(f"{path}: its GPS position is no place on Earth (latitude {', longitude '.join(words)})")
     if latitude == longitude == 0:
         raise ImageError(f"{path}: its GPS position is 0, 0: the camera had none")
     altitude, *_ = found.get(_ALTITUDE, (None,))

@@ -95,13 +95,19 @@ def read_checked(path: str | Path) -> bytes:
         raise _named(error, path) from error
 
 
-def _check_pixels(data: bytes) -> None:
-    size = image_size(data)
-    if size and size[0] * size[1] > max_pixels():
+def check_size(width: int, height: int) -> None:
+    """Raise ``ImageError`` if an image has more pixels than the limit."""
+    if width * height > max_pixels():
         raise ImageError(
-            f"has {size[0]} x {size[1]} pixels, more than the limit of {max_pixels() / 1e6:g} megapixels; raise it by "
+            f"has {width} x {height} pixels, more than the limit of {max_pixels() / 1e6:g} megapixels; raise it by "
             "`logpolar --max-megapixels` if the file can be trusted"
         )
+
+
+def _check_pixels(data: bytes) -> None:
+    size = image_size(data)
+    if size:
+        check_size(*size)
     if promises_too_much(data):
         raise ImageError("a damaged image, or a truncated one: its file is shorter than it declares")
 

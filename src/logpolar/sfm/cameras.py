@@ -6,8 +6,10 @@ in the layout of COLMAP's cameras.txt (``ID MODEL WIDTH HEIGHT numbers...``) wit
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any, Literal, get_args
 
 from logpolar.errors import LogpolarError
@@ -89,8 +91,8 @@ def read_calibration(options: CameraOptions) -> Calibration | None:
     if len(cameras) != 1:
         raise LogpolarError(f"{given}: has {len(cameras)} cameras; a calibration is one line of COLMAP's cameras.txt")
     _, model, *rest = cameras[0] if len(cameras[0]) > 1 else (*cameras[0], "")
-    values = _numbers(rest)
-    if model not in MODEL_PARAMETERS or values is None or len(values) < 2:
+    values = _numbers(rest) if len(rest) >= 2 else None
+    if model not in MODEL_PARAMETERS or values is None or not all(0 < side < 1e6 for side in values[:2]):
         raise LogpolarError(f"{given}: not a line 'ID MODEL WIDTH HEIGHT parameters' as in COLMAP's cameras.txt")
     return _checked(Calibration(model, values[2:], (int(values[0]), int(values[1])), given))
 
@@ -113,12 +115,33 @@ def _checked(found: Calibration) -> Calibration:
     return found
 
 
-def misfits(calibration: Calibration | None, sizes: Mapping[str, tuple[int, int]]) -> dict[str, str]:
-    """Photos that the calibration cannot be of, by name, with the reason; all of them raise."""
+def misfits(options: CameraOptions, sizes: Mapping[str, tuple[int, int]]) -> dict[str, str]:
+    """Photos that the calibration, or the camera they share with others, cannot be of; all of them raise.
+
+    By name, with the reason.
+    """
+    calibration = read_calibration(options)
     reasons = {name: calibration.misfit(size) for name, size in sizes.items()} if calibration else {}
     found = {name: f"{name}: {reason}" for name, reason in reasons.items() if reason}
     if sizes and len(found) == len(sizes):
         raise LogpolarError(f"no photo fits the calibration; {next(iter(found.values()))}")
+    return found | _odd_sizes(options.camera_mode, {name: size for name, size in sizes.items() if name not in found})
+
+
+def _odd_sizes(mode: CameraMode, sizes: Mapping[str, tuple[int, int]]) -> dict[str, str]:
+    """Photos of another size than most of those that share a camera."""
+    if mode not in ("single", "per-folder"):
+        return {}
+    groups: dict[str, list[str]] = {}
+    for name in sizes:
+        groups.setdefault(str(PurePosixPath(name).parent) if mode == "per-folder" else "", []).append(name)
+    found = {}
+    for names in groups.values():
+        (width, height), _ = Counter(sizes[name] for name in names).most_common(1)[0]
+        for name in names:
+            if sizes[name] != (width, height):
+                own = f"{sizes[name][0]} x {sizes[name][1]} pixels, the others of its camera {width} x {height}"
+                found[name] = f"{name}: has {own}; --camera-mode auto gives it a camera of its own"
     return found
 
 

@@ -190,20 +190,26 @@ class Database:
                 self._file.write_pose_prior(images[name].image_id, prior)
 
     def refine(self, photos: Path, progress: bool = False) -> RefinementReport:
-        """Move verified keypoints to sub-pixel precision, see ``refine_keypoints``."""
+        """Move verified keypoints to sub-pixel precision and drop matches of neighbours, see ``refine_keypoints``."""
         names = {image.number: name for name, image in self.images.items()}
-        matches = {}
+        geometries = {}
         for number, geometry in zip(*self._file.read_two_view_geometries(), strict=True):
             first, second = divmod(number, _MAX_IMAGES)
             if len(geometry.inlier_matches):
-                matches[names[first], names[second]] = np.asarray(geometry.inlier_matches)
+                geometries[names[first], names[second]] = geometry
+        matches = {pair: np.asarray(geometry.inlier_matches) for pair, geometry in geometries.items()}
         stored = {name: self.stored_keypoints(name) for name in self.images}
         keypoints = {name: Keypoints.from_colmap(rows) for name, rows in stored.items()}
-        found, report = refine_keypoints(keypoints, matches, lambda name: read_gray(photos / name), progress)
+        found = refine_keypoints(keypoints, matches, lambda name: read_gray(photos / name), progress)
         for name, rows in stored.items():
-            rows[:, :2] = found[name] + np.float32(0.5)
+            rows[:, :2] = found.positions[name] + np.float32(0.5)
             self._file.update_keypoints(self.images[name].number, rows)
-        return report
+        for pair, kept in found.kept.items():
+            if not kept.all():
+                geometries[pair].inlier_matches = matches[pair][kept]
+                numbers = (self.images[name].number for name in pair)
+                self._file.update_two_view_geometry(*numbers, geometries[pair])
+        return found.report
 
     def _task(self, pair: Pair, cameras: dict[int, Any], positions: Any) -> tuple[Any, ...]:
         first, second = (self.images[name] for name in pair)

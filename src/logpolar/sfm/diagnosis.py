@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 
+from logpolar.geometry.cameras import Matrix
 from logpolar.sfm.facts import Facts, Lens, SceneModel
 
 FEW_KEYPOINTS = 50
@@ -19,9 +20,14 @@ FOCAL_RANGE = 0.35, 6.0
 """Focal lengths over the longer side that lenses have: 110 to 10 degrees of view."""
 STRONG_DISTORTION = 1.0
 SUSPICIOUS_SHARE = 0.1
-"""Two photos of a model that share fewer points than this fraction of their inliers contradict it."""
+"""Two photos of a model that share fewer points than this fraction of their inliers contradict it, where the matches
+themselves could not be compared with it."""
+SUSPICIOUS_AGREEMENT = 0.3
+"""Two photos of which fewer matches than this fraction agree with the model contradict it."""
 WEAK_POINTS, LARGE_ERROR = 0.1, 2.5
 """Fraction and multiple of the median over photos."""
+NOTABLE_ERROR = 1.0
+"""Pixels: below it no photo is called bad, however good the others are."""
 
 
 @dataclass(frozen=True)
@@ -212,21 +218,35 @@ def _implausible(lens: Lens) -> str:
 
 def _look_alikes(facts: Facts) -> Iterator[Finding]:
     """Photos that match well though the model says that they see different things."""
-    suspects = []
+    suspects = look_alikes(facts)
+    if not suspects:
+        return
+    first, second = (facts.photos[row].name for row in facts.pairs.rows[suspects[0]])
+    agreement = _agreement(facts)[suspects[0]]
+    agree = "" if np.isnan(agreement) else f", {round(100 * agreement)} % of the matches agree with the model"
+    advice = (
+        f"{first} and {second}: {facts.pairs.inliers[suspects[0]]} inliers, {facts.pairs.shared[suspects[0]]} common "
+        f"points{agree}. Repeated structure, such as two like facades. If the model looks folded, leave out one "
+        "photo of each pair."
+    )
+    title = f"{_counted(len(suspects), 'pair')} of look-alike photos: they match, but the model places them apart"
+    yield Finding("warning", title, advice, sorted({*facts.pairs.rows[suspects].ravel().tolist()}))
+
+
+def look_alikes(facts: Facts) -> list[int]:
+    """Rows of the pairs whose matches contradict a model that has both photos, those with most inliers first."""
+    agreement, suspects = _agreement(facts), []
     for model in facts.models:
         inside = np.isin(facts.pairs.rows, model.photos).all(axis=1)
         strong = inside & (facts.pairs.inliers >= FEW_INLIERS)
-        suspects += np.flatnonzero(strong & (facts.pairs.shared < SUSPICIOUS_SHARE * facts.pairs.inliers)).tolist()
-    if suspects:
-        suspects.sort(key=lambda pair: -int(facts.pairs.inliers[pair]))
-        first, second = (facts.photos[row].name for row in facts.pairs.rows[suspects[0]])
-        example = f"{first} and {second}: {facts.pairs.inliers[suspects[0]]} inliers,"
-        advice = (
-            f"{example} {facts.pairs.shared[suspects[0]]} common points. Repeated structure (two like facades), or "
-            "photos from one spot. If the model looks folded, leave out one photo of each pair."
-        )
-        title = f"{_counted(len(suspects), 'pair')} of look-alike photos: they match, but the model places them apart"
-        yield Finding("warning", title, advice, sorted({*facts.pairs.rows[suspects].ravel().tolist()}))
+        few = np.isnan(agreement) & (facts.pairs.shared < SUSPICIOUS_SHARE * facts.pairs.inliers)
+        suspects += np.flatnonzero(strong & (few | (agreement < SUSPICIOUS_AGREEMENT))).tolist()
+    return sorted(set(suspects), key=lambda pair: -int(facts.pairs.inliers[pair]))
+
+
+def _agreement(facts: Facts) -> Matrix:
+    known = facts.pairs.agreement
+    return np.full(len(facts.pairs), np.nan) if known is None else known
 
 
 def _weak_photos(facts: Facts) -> Iterator[Finding]:
@@ -236,7 +256,7 @@ def _weak_photos(facts: Facts) -> Iterator[Finding]:
     points = np.median([facts.photos[row].points for row in placed])
     error = np.median([facts.photos[row].error or 0 for row in placed])
     weak = [row for row in placed if facts.photos[row].points < WEAK_POINTS * points]
-    loose = [row for row in placed if (facts.photos[row].error or 0) > LARGE_ERROR * error > 0]
+    loose = [row for row in placed if (facts.photos[row].error or 0) > max(LARGE_ERROR * error, NOTABLE_ERROR)]
     if weak:
         title = f"{_photos(weak)} with far fewer points than the others (median {points:.0f})"
         yield Finding("warning", title, "Their poses are uncertain.", weak)

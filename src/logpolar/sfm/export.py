@@ -79,9 +79,9 @@ def export_database(
             database.clear(keypoints=True)
         elif photos:
             check_photos(Path(photos), names, str(file.path))
-            calibration = read_calibration(options.cameras)
-            for reason in misfits(calibration, {name: file.image_size(name) for name in names}).values():
+            for reason in misfits(options.cameras, {name: file.image_size(name) for name in names}).values():
                 raise StorageError(reason)
+            calibration = read_calibration(options.cameras)
             database.add_photos(Path(photos), names, options.cameras, calibration)
             if poses:
                 database.set_cameras(poses.cameras)

@@ -45,6 +45,7 @@ class PairFacts:
     matches: Rows  # (P,), -1: not known
     inliers: Rows  # (P,), of two-view verification; 0: not verified, -1: not known
     shared: Rows  # (P,), 3D points that both observe
+    agreement: Matrix | None = None  # (P,), fraction of inliers that agree with a model; NaN: not checked
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -83,9 +83,8 @@ def triangulate(database: Path, photos: Path, output: Path, known: KnownPoses, s
         file.close()
     if len(images) < 2:
         raise LogpolarError(f"{known.source}: has poses of {len(images)} of the photos; triangulation needs two")
-    used = sorted({image.camera_id for image in images})
-    lines = [_camera_line(cameras[number]) for number in used]
-    (start / "cameras.txt").write_text("".join(lines))
+    used = {image.camera_id: known.cameras.get(image.name, cameras[image.camera_id]) for image in reversed(images)}
+    (start / "cameras.txt").write_text("".join(_camera_line(number, used[number]) for number in sorted(used)))
     poses = (
         f"{image.image_id} {_words(known.poses[image.name])} {image.camera_id} {image.name}\n\n" for image in images
     )
@@ -99,8 +98,8 @@ def triangulate(database: Path, photos: Path, output: Path, known: KnownPoses, s
     return {0: done}
 
 
-def _camera_line(camera: Any) -> str:
-    return f"{camera.camera_id} {camera.model.name} {camera.width} {camera.height} {_words(tuple(camera.params))}\n"
+def _camera_line(number: int, camera: Any) -> str:
+    return f"{number} {camera.model.name} {camera.width} {camera.height} {_words(tuple(camera.params))}\n"
 
 
 def _words(values: tuple[float, ...]) -> str:

@@ -3,10 +3,15 @@
 The photo's features are matched with those of the model's photos; a match with a keypoint that observes a 3D point
 gives a correspondence between image and world. COLMAP estimates the pose from them and refines it; its covariance gives
 the uncertainty.
+
+The camera is, in this order: the calibration that was given; that of the model, if all its photos share one and it
+agrees with the photo's size and EXIF data; else COLMAP's guess from EXIF data, whose focal length is estimated with the
+pose unless EXIF knows it.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -36,6 +41,21 @@ FEWEST_INLIERS = 12
 """A pose with fewer is not trusted."""
 
 
+SAME_FOCAL = 0.1
+"""Relative difference of focal lengths up to which EXIF data may mean the camera of the model."""
+
+
+@dataclass(frozen=True)
+class PhotoCamera:
+    """The camera that a pose was computed with."""
+
+    kind: str  # COLMAP's name of the camera model
+    width: int
+    height: int
+    parameters: tuple[float, ...]
+    number: int | None = None  # of the model's camera, if it is that
+
+
 @dataclass(frozen=True)
 class LocalisedPhoto:
     """Pose of a photo, X_camera = R(quaternion) X + translation, or the reason why there is none."""
@@ -49,6 +69,7 @@ class LocalisedPhoto:
     rotation_sigma: float = math.nan  # degrees
     position_sigma: float = math.nan  # in the model's unit
     focal: float = 0.0
+    camera: PhotoCamera | None = None
     reason: str = ""
 
 
@@ -83,11 +104,12 @@ class Localiser:
         with FeatureFile(folder / FEATURES) as file:
             self._extractor = _extractor_like(file.settings, file.path, threads)
             images = [self.model.images[number] for number in sorted(self.model.reg_image_ids())]
-            names = [image.name for image in images]
-            shipped = shipped_centres(file.settings)
-            self._centres = (
-                find_centres(names, lambda name: file.read(name).descriptors) if shipped is None else shipped
-            )
+            self._shared = _shared_camera(self.model, images)
+            centres = shipped_centres(file.settings)
+            if centres is None:
+                names = [image.name for image in images]
+                centres = find_centres(names, lambda name: file.read(name).descriptors)
+            self._centres = centres
             self._views = [self._view(file, image) for image in images]
 
     def _view(self, file: FeatureFile, image: Any) -> _View:
@@ -95,7 +117,10 @@ class Localiser:
         if len(features) != len(image.points2D):
             raise StorageError(f"{file.path}: the features of {image.name} are not those of the model")
         rows = [row for row, point in enumerate(image.points2D) if point.has_point3D()]
-        xyz = [self.model.points3D[image.points2D[row].point3D_id].xyz for row in rows]
+        try:
+            xyz = [self.model.points3D[image.points2D[row].point3D_id].xyz for row in rows]
+        except KeyError as error:
+            raise StorageError(f"the model is damaged: {image.name} observes a point that is not in it") from error
         kept = np.array(rows, np.intp)
         seen = replace(features, keypoints=features.keypoints[kept], descriptors=features.descriptors[kept])
         summary = pool(features.descriptors, self._centres)
@@ -114,8 +139,10 @@ class Localiser:
         camera = self._camera(path, features.image_size)
         xy, xyz = self._correspondences(features)
         estimation = self._pycolmap.AbsolutePoseEstimationOptions()
+        estimation.ransac.random_seed = 0
         refinement = self._pycolmap.AbsolutePoseRefinementOptions()
-        refinement.refine_focal_length = not camera.has_prior_focal_length
+        unknown = not camera.has_prior_focal_length
+        estimation.estimate_focal_length = refinement.refine_focal_length = unknown
         with quiet():
             found = None
             if len(xy) >= FEWEST_INLIERS:
@@ -139,7 +166,13 @@ class Localiser:
             rotation,
             position,
             float(camera.mean_focal_length()),
+            self._used(camera),
         )
+
+    def _used(self, camera: Any) -> PhotoCamera:
+        number = camera.camera_id if self._shared is not None and camera.camera_id == self._shared.camera_id else None
+        parameters = tuple(float(value) for value in camera.params)
+        return PhotoCamera(str(camera.model.name), int(camera.width), int(camera.height), parameters, number)
 
     def _camera(self, path: Path, size: tuple[int, int]) -> Any:
         if self._calibration and (reason := self._calibration.misfit(size)):
@@ -149,6 +182,19 @@ class Localiser:
             camera = self._pycolmap.infer_camera_from_image(str(path), options)
         if self._calibration:
             camera.params, camera.has_prior_focal_length = list(self._calibration.parameters), True
+            return camera
+        return self._shared_with(camera) or camera
+
+    def _shared_with(self, guess: Any) -> Any | None:
+        """A copy of the model's only camera, if it can be what COLMAP has guessed from size and EXIF data."""
+        shared = self._shared
+        if shared is None or (shared.width, shared.height) != (guess.width, guess.height):
+            return None
+        known, refined = guess.mean_focal_length(), shared.mean_focal_length()
+        if guess.has_prior_focal_length and abs(known - refined) > SAME_FOCAL * refined:
+            return None
+        camera = copy.deepcopy(shared)
+        camera.has_prior_focal_length = True  # it is not estimated again
         return camera
 
     def _correspondences(self, features: Features) -> tuple[FloatArray, NDArray[np.float64]]:
@@ -165,6 +211,12 @@ class Localiser:
         rows = sorted(best)
         points = np.array([best[row][1] for row in rows], np.float64).reshape(-1, 3)
         return features.keypoints.xy[np.array(rows, np.intp)], points
+
+
+def _shared_camera(model: Any, images: Sequence[Any]) -> Any | None:
+    """The camera of all images, if there is only one and it saw enough of them to be known."""
+    numbers = {image.camera_id for image in images}
+    return model.cameras[numbers.pop()] if len(numbers) == 1 and len(images) > 2 else None
 
 
 def _extractor_like(settings: dict[str, Any], path: Path, threads: int) -> Extractor:
@@ -204,21 +256,30 @@ def write_with_photos(model: Any, found: Sequence[LocalisedPhoto], photos: Seque
     check_place(output)
     count, names = 0, {str(image.name) for image in model.images.values()}
     for each, path in zip(found, photos, strict=True):
-        if each.reason:
+        if each.camera is None:  # not localised
             continue
         if each.name in names:
             raise StorageError(f"{path}: the model has a photo called {each.name} already")
-        with quiet():
-            camera = pycolmap.infer_camera_from_image(str(path))
-        camera.camera_id = max(model.cameras.keys(), default=0) + 1
-        model.add_camera_with_trivial_rig(camera)
+        camera = _add_camera(pycolmap, model, each.camera)
         w, x, y, z = each.quaternion
         pose = pycolmap.Rigid3d(pycolmap.Rotation3d(np.array([x, y, z, w])), np.array(each.translation))
         number = max(model.images.keys(), default=0) + 1
-        image = pycolmap.Image(name=each.name, camera_id=camera.camera_id, image_id=number)
+        image = pycolmap.Image(name=each.name, camera_id=camera, image_id=number)
         model.add_image_with_trivial_frame(image, pose)
         names.add(each.name)
         count += 1
     output.mkdir()
     model.write(str(output))
     return count
+
+
+def _add_camera(pycolmap: Any, model: Any, used: PhotoCamera) -> int:
+    """Number of the camera that a pose was computed with, in the model; added unless it is there."""
+    if used.number is not None:
+        return used.number
+    number = max(model.cameras.keys(), default=0) + 1
+    kind = getattr(pycolmap.CameraModelId, used.kind)
+    camera = pycolmap.Camera(camera_id=number, model=kind, width=used.width, height=used.height)
+    camera.params = list(used.parameters)
+    model.add_camera_with_trivial_rig(camera)
+    return number

@@ -6,13 +6,14 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from logpolar.errors import LogpolarError, StorageError
 from logpolar.sfm.binary_models import check_complete
 from logpolar.sfm.database_files import connect
+from logpolar.sfm.explanation import explained_matches
 from logpolar.sfm.pycolmap_compat import colmap_errors, import_pycolmap, quiet, set_known
 from logpolar.storage.documents import write_json
 from logpolar.storage.inputs import parse_json, read_bytes
@@ -32,6 +33,12 @@ MAPPERS: tuple[MapperName, ...] = get_args(MapperName)
 
 _BA_ITERATIONS = {"ba_local_max_num_iterations": 25, "ba_global_max_num_iterations": 50}
 """COLMAP's usual limits; its options hold -1 for them since 4.0."""
+
+_ATTEMPTS, _ENOUGH = 3, 0.5
+"""So often the incremental mapper is tried, until its models explain this fraction of their verified matches."""
+
+_LOSS_SCALE = 1.0
+"""Of the last bundle adjustment, in pixels: keypoints further off hardly count (Cauchy's loss)."""
 
 FEWEST = 0.25
 """Fraction of the photos below which a model counts as failed."""
@@ -120,6 +127,60 @@ def run_mapper(
     return _some(models)
 
 
+def map_best(
+    database: Path, photos: Path, output: Path, options: MapperOptions, on_image: Callable[[], object] | None = None
+) -> dict[int, Any]:
+    """As ``run_mapper``, of a few attempts with other seeds the one that explains most verified matches.
+
+    One attempt is enough if its models explain most of theirs, see ``explanation``.
+    """
+    attempts = _ATTEMPTS if options.mapper == "incremental" else 1
+    best: tuple[int, Path, dict[int, Any]] | None = None
+    for number in range(attempts):
+        place = output / f"attempt-{number}"
+        place.mkdir()
+        try:
+            models = run_mapper(database, photos, place, replace(options, seed=options.seed + number), on_image)
+        except NoModelError:
+            if best is None:
+                raise
+            continue
+        explained, total = explained_matches(models.values(), database)
+        if best is None or explained > best[0]:
+            best = explained, place, models
+        if explained >= _ENOUGH * total:
+            break
+        on_image = None  # they have been counted
+    assert best is not None
+    for folder in best[1].iterdir():
+        folder.rename(output / folder.name)
+    for number in range(attempts):
+        shutil.rmtree(output / f"attempt-{number}", ignore_errors=True)
+    return best[2]
+
+
+def polish(models: Mapping[int, Any], output: Path, options: MapperOptions) -> None:
+    """A last bundle adjustment with a robust loss, and the models written again.
+
+    COLMAP's own has squares only, so that the few incorrect matches within its 4 pixels pull at the cameras.
+    """
+    pycolmap = import_pycolmap("structure from motion")
+    settings = pycolmap.BundleAdjustmentOptions()
+    if not hasattr(settings, "ceres"):  # before 4
+        return
+    settings.print_summary = False
+    settings.ceres.loss_function_type = pycolmap.LossFunctionType.CAUCHY
+    settings.ceres.loss_function_scale = _LOSS_SCALE
+    settings.ceres.solver_options.num_threads = options.threads or -1
+    if options.fixed_intrinsics:
+        settings.refine_focal_length = settings.refine_principal_point = settings.refine_extra_params = False
+    for number, model in models.items():
+        if model.num_reg_images() > 2 and model.num_points3D():
+            pycolmap.bundle_adjustment(model, settings)
+            model.update_point_3d_errors()
+            model.write(str(output / str(number)))
+
+
 def _some(models: Mapping[int, Any]) -> dict[int, Any]:
     if not models:
         raise NoModelError("reconstruction failed: no two photos overlap enough with enough baseline")
@@ -195,6 +256,8 @@ def map_database(
     triangulated, and nothing is mapped.
     """
     from logpolar.distributed import show_progress
+    from logpolar.sfm.known_poses import triangulate
+    from logpolar.sfm.merging import merge_models
 
     began = time.perf_counter()
     with connect(database) as tables:
@@ -207,11 +270,12 @@ def map_database(
     try:
         with bar, quiet(), colmap_errors(f"{database}: COLMAP could not map it"):
             if poses:
-                from logpolar.sfm.known_poses import triangulate
-
                 models = triangulate(database, photos, half, poses, incremental_options(options))
             else:
-                models = _large_enough(run_mapper(database, photos, half, options, bar.update), options, half)
+                models = map_best(database, photos, half, options, bar.update)
+                models = merge_models(database, photos, half, models, incremental_options(options))
+                models = _large_enough(models, options, half)
+                polish(models, half, options)
             for model in half.iterdir():
                 check_complete(model)  # COLMAP does not notice a full disk
         shutil.rmtree(place, ignore_errors=True)

@@ -180,7 +180,7 @@ class _Run:
         if names:
             with FeatureFile(features) as file:
                 sizes = {name: file.image_size(name) for name in names}
-            left_out |= misfits(read_calibration(self._options.cameras), sizes)
+            left_out |= misfits(self._options.cameras, sizes)
         names = [name for name in names if name not in left_out]
         for reason in left_out.values():
             self._warn(f"left out: {reason}")

@@ -6,6 +6,10 @@ track is the reference; the patch around it is aligned to the image around every
 algorithm: an affine map, with gain and offset removed. Where the aligned patches agree, the keypoint moves to where the
 reference's centre was found.
 
+Descriptors of wide support also match the neighbour of the right keypoint, a few pixels away. Such matches pass
+verification and join two things in one track. The patches of its keypoints fall into two groups then: those that agree
+with the reference, and others. Matches between the groups are dropped, and the others are aligned among themselves.
+
 Convention: a patch's coordinates u (2,) run from -1 to 1; W (2, 3) maps (u, 1) to pixels of an image. The start is the
 similarity that size and angle of the keypoints give.
 """
@@ -34,11 +38,17 @@ _REACH, _LEAST, _MOST = 2.0, 6.0, 14.0
 _STEPS, _STILL = 12, 0.005
 """Iterations at most, and the step in pixels that is the last."""
 
-_AGREEMENT = 0.8
-"""Least correlation of aligned patches."""
+_AGREEMENT, _DOUBT = 0.7, 0.5
+"""Least correlation of aligned patches for a keypoint to move, and to stay in its track as it is."""
 
-_FURTHEST = 0.4
-"""Furthest move in keypoint sizes; one pixel is always allowed."""
+_FURTHEST, _FREE = 0.4, 3.0
+"""Furthest move in keypoint sizes; so many pixels are always allowed."""
+
+_ROUNDS = 3
+"""How often what disagrees with its track is tried as a track of its own."""
+
+_KEPT_SHARE, _KEPT_LEAST = 0.5, 30
+"""A pair that would keep fewer of its matches loses none: its patches differ for other reasons, such as light."""
 
 _KEPT_IMAGES = 64
 _AT_ONCE = 1024
@@ -56,6 +66,14 @@ class RefinementReport:
     keypoints: int  # in tracks
     moved: int  # of them
     median_move: float  # in pixels; 0 if none moved
+    dropped: int = 0  # matches that join different things
+
+
+@dataclass(frozen=True, eq=False)
+class RefinedKeypoints:
+    positions: dict[str, FloatArray]  # (N, 2) of every image's keypoints
+    kept: dict[Pair, NDArray[np.bool_]]  # (K,), of every pair's matches
+    report: RefinementReport
 
 
 def refine_keypoints(
@@ -63,43 +81,82 @@ def refine_keypoints(
     matches: Mapping[Pair, NDArray[np.integer]],
     read: Callable[[str], FloatArray],
     progress: bool = False,
-) -> tuple[dict[str, FloatArray], RefinementReport]:
-    """Positions (N, 2) of every image's keypoints, moved where their track says so.
+) -> RefinedKeypoints:
+    """Positions of keypoints, moved where their track says so, and which matches hold.
 
     ``matches``: verified ones (K, 2) by pair of names; ``read``: the gray image of a name, in whose pixels the
     keypoints are.
     """
     names = list(keypoints)
     starts = dict(zip(names, np.cumsum([0, *(len(keypoints[name]) for name in names)]), strict=False))
-    edges = [
-        np.asarray(rows, np.int64).reshape(-1, 2) + np.array([starts[first], starts[second]])
+    edges = {
+        (first, second): np.asarray(rows, np.int64).reshape(-1, 2) + np.array([starts[first], starts[second]])
         for (first, second), rows in matches.items()
-    ]
-    tables = [np.zeros((0, 4)), *(keypoints[name].table.astype(np.float64) for name in names)]
-    table = np.concatenate(tables)
+    }
+    table = np.concatenate([np.zeros((0, 4)), *(keypoints[name].table.astype(np.float64) for name in names)])
     image = np.repeat(np.arange(len(names)), [len(keypoints[name]) for name in names])
-    reference = reference_of(len(table), np.concatenate([np.zeros((0, 2), np.int64), *edges]))
-    todo = np.flatnonzero((reference >= 0) & (reference != np.arange(len(table))))
-    todo = todo[np.lexsort((image[reference[todo]], image[todo]))]  # few images at a time
     pyramids = lru_cache(_KEPT_IMAGES)(lambda number: _pyramid(read(names[number])))
-    xy = table[:, :2].copy()
-    moves = [np.zeros(0)]
-    with show_progress(len(todo), "refinement", "keypoint", progress) as bar:
+    tracks = _Tracks(table, image, np.concatenate([np.zeros((0, 2), np.int64), *edges.values()]))
+    with show_progress(len(tracks.todo()), "refinement", "keypoint", progress) as bar:
+        for _ in range(_ROUNDS):
+            if not tracks.align(pyramids, bar.update):
+                break
+    kept = {pair: _kept(tracks.joined(rows)) for pair, rows in edges.items()}
+    parts = np.split(tracks.xy.astype(np.float32), np.cumsum([len(keypoints[name]) for name in names])[:-1])
+    report = tracks.report(sum(int((~each).sum()) for each in kept.values()))
+    return RefinedKeypoints(dict(zip(names, parts, strict=True)), kept, report)
+
+
+def _kept(joined: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    enough = joined.sum() >= max(_KEPT_SHARE * len(joined), min(_KEPT_LEAST, len(joined)))
+    return joined if enough else np.ones_like(joined)
+
+
+class _Tracks:
+    """Keypoints (N) of all images, as rows of ``table``, the matches (E, 2) between them, and what is settled."""
+
+    def __init__(self, table: Values, image: Rows, edges: NDArray[np.int64]) -> None:
+        self._table, self._image, self._edges = table, image, edges
+        self.xy = table[:, :2].copy()
+        self._settled = np.zeros(len(table), np.intp)  # the round in which a keypoint agreed with its track, from 1
+        self._rounds = 0
+        self._moves: list[Values] = [np.zeros(0)]
+        self._first = self._reference()
+
+    def _reference(self) -> Rows:
+        """Of keypoints in tracks of those that are not settled."""
+        return reference_of(len(self._table), self._edges[~self._settled[self._edges].any(axis=1)])
+
+    def todo(self, reference: Rows | None = None) -> Rows:
+        """Keypoints to be aligned to their reference, few images at a time."""
+        reference = self._first if reference is None else reference
+        rows = np.flatnonzero((reference >= 0) & (reference != np.arange(len(reference))))
+        return rows[np.lexsort((self._image[reference[rows]], self._image[rows]))]
+
+    def align(self, pyramids: Callable[[int], list[FloatArray]], done: Callable[[int], object]) -> bool:
+        """Align what is not settled; whether anything was."""
+        reference = self._reference()
+        todo, before = self.todo(reference), np.count_nonzero(self._settled)
+        self._rounds += 1
         for start in range(0, len(todo), _AT_ONCE):
             rows = todo[start : start + _AT_ONCE]
-            found, good = _align(table, image, rows, reference[rows], pyramids)
-            moves.append(np.linalg.norm(found - xy[rows], axis=1)[good])
-            xy[rows[good]] = found[good]
-            bar.update(len(rows))
-    lengths = np.concatenate(moves)
-    report = RefinementReport(
-        len(np.unique(reference[todo])),
-        len(todo) + len(np.unique(reference[todo])),
-        len(lengths),
-        float(np.median(lengths)) if len(lengths) else 0.0,
-    )
-    parts = np.split(xy.astype(np.float32), np.cumsum([len(keypoints[name]) for name in names])[:-1])
-    return dict(zip(names, parts, strict=True)), report
+            found, near, agreement = _align(self._table, self._image, rows, reference[rows], pyramids)
+            moves, stays = near & (agreement >= _AGREEMENT), near & (agreement >= _DOUBT)
+            self._moves.append(np.linalg.norm(found - self.xy[rows], axis=1)[moves])
+            self.xy[rows[moves]] = found[moves]
+            self._settled[rows[stays]] = self._settled[reference[rows[stays]]] = self._rounds
+            done(len(rows))
+        return np.count_nonzero(self._settled) > before
+
+    def joined(self, edges: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which matches join keypoints that are settled in the same round, or both are not."""
+        return np.asarray(self._settled[edges[:, 0]] == self._settled[edges[:, 1]])
+
+    def report(self, dropped: int) -> RefinementReport:
+        lengths, todo = np.concatenate(self._moves), self.todo()
+        tracks = len(np.unique(self._first[todo]))
+        median = float(np.median(lengths)) if len(lengths) else 0.0
+        return RefinementReport(tracks, len(todo) + tracks, len(lengths), median, dropped)
 
 
 def reference_of(count: int, edges: NDArray[np.int64]) -> Rows:
@@ -182,8 +239,10 @@ def _jacobian(patch: Values) -> Values:
 
 def _align(
     table: Values, image: Rows, rows: Rows, reference: Rows, pyramids: Callable[[int], list[FloatArray]]
-) -> tuple[Values, NDArray[np.bool_]]:
-    """Where the references' centres are in the images of ``rows`` (N, 2), and which of them can be trusted."""
+) -> tuple[Values, NDArray[np.bool_], Values]:
+    """Where the references' centres are in the images of ``rows`` (N, 2), whether that is near the keypoints, and the
+    correlation of the patches.
+    """
     reach = np.clip(_REACH * table[reference, 2], _LEAST, _MOST) / table[reference, 2]
     patch = _standardised(_sample(_warps(table[reference], reach), image[reference], pyramids))
     jacobian = _jacobian(patch)
@@ -193,7 +252,7 @@ def _align(
     inverse = np.linalg.inv(hessian + damping[:, None, None] * np.eye(6))
     warps = _warps(table[rows], reach)
     best, most = warps.copy(), np.full(len(rows), -1.0)
-    furthest = np.maximum(_FURTHEST * table[rows, 2], 1.0)
+    furthest = np.maximum(_FURTHEST * table[rows, 2], _FREE)
     active = np.arange(len(rows))
     for _ in range(_STEPS + 1):
         values = _standardised(_sample(warps[active], image[rows[active]], pyramids))
@@ -211,5 +270,4 @@ def _align(
     found = best[:, :, 2]
     moved = np.linalg.norm(found - table[rows, :2], axis=1)
     stretch = np.sqrt(np.abs(np.linalg.det(best[:, :, :2]))) / (reach * table[rows, 2])
-    sane = (stretch > 0.5) & (stretch < 2) & (moved <= furthest)
-    return found, sane & (most >= _AGREEMENT)
+    return found, (stretch > 0.5) & (stretch < 2) & (moved <= furthest), most

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from logpolar.errors import StorageError
-from logpolar.sfm.diagnosis import diagnose, weakest_photos, why_unregistered
+from logpolar.sfm.diagnosis import diagnose, look_alikes, weakest_photos, why_unregistered
 from logpolar.sfm.facts import Facts, SceneModel
 from logpolar.sfm.mapper import DATABASE, MODELS, PAGE, POINTS, REPORT, SUMMARY, NoModelError, SfmReport
 from logpolar.sfm.picture import draw_summary
@@ -97,6 +97,17 @@ def describe(facts: Facts, photos: Path | None, command: str) -> dict[str, Any]:
             asdict(finding) | {"photos": [facts.photos[row].name for row in finding.photos]}
             for finding in diagnose(facts)
         ],
+        "look_alikes": [_look_alike(facts, pair) for pair in look_alikes(facts)],
+    }
+
+
+def _look_alike(facts: Facts, pair: int) -> dict[str, Any]:
+    known = None if facts.pairs.agreement is None else rounded(facts.pairs.agreement[pair], 3)
+    return {
+        "photos": [facts.photos[row].name for row in facts.pairs.rows[pair]],
+        "inliers": int(facts.pairs.inliers[pair]),
+        "common_points": int(facts.pairs.shared[pair]),
+        "agreement": known,  # fraction of the matches that agree with the model; null: not checked
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,15 +11,17 @@ import numpy as np
 
 from logpolar.errors import StorageError
 from logpolar.geometry.cameras import Matrix
+from logpolar.sfm.contradictions import agreement
 from logpolar.sfm.database_files import connect
+from logpolar.sfm.explanation import PAIR_FACTOR
 from logpolar.sfm.facts import Facts, Lens, PairFacts, PhotoFacts, Rows, SceneModel
 from logpolar.sfm.mapper import DATABASE, MODELS
 from logpolar.sfm.pycolmap_compat import colmap_errors, import_pycolmap
 from logpolar.sfm.workspace import has_model, read_model
 
-_PAIR_FACTOR = 2147483647
-"""COLMAP's number of a pair is this times the number of its first image, plus that of its second."""
 _CHUNK = 1 << 14
+_CERTAIN = 0.5
+"""A pair that shares at least this fraction of its inliers as points is not checked further."""
 
 
 def find_models(folder: Path) -> dict[int, Path]:
@@ -57,7 +59,10 @@ def survey(
     rows = {name: row for row, name in enumerate(names)}
     found = [_read_model(known, opened[number], number, rows, models[number]) for number in order]
     photos = [known.photos[name] for name in names]
-    return Facts(photos, known.lenses, _pairs(known, found, rows), found)
+    pairs = _pairs(known, found, rows)
+    if database is not None and len(pairs):
+        pairs = replace(pairs, agreement=_agreement(pairs, found, opened, database, names))
+    return Facts(photos, known.lenses, pairs, found)
 
 
 @dataclass
@@ -101,7 +106,7 @@ def _read_database(known: _Known, path: Path) -> None:
         tried = dict(tables.execute("SELECT pair_id, rows FROM matches"))
         verified = dict(tables.execute("SELECT pair_id, rows FROM two_view_geometries"))
     for pair in tried | verified:
-        first, second = (names.get(number) for number in divmod(pair, _PAIR_FACTOR))
+        first, second = (names.get(number) for number in divmod(pair, PAIR_FACTOR))
         if first is not None and second is not None:
             known.pairs[min(first, second), max(first, second)] = tried.get(pair, 0), verified.get(pair, 0)
 
@@ -114,7 +119,7 @@ def _read_model(known: _Known, model: Any, number: int, rows: Mapping[str, int],
     poses, observed = [], []
     for image in images:
         pose = np.array(image.cam_from_world().matrix(), np.float64)
-        seen = [(position[each.point3D_id], *each.xy) for each in image.points2D if each.has_point3D()]
+        seen = [(position[each.point3D_id], *each.xy) for each in image.points2D if each.point3D_id in position]
         table = np.array(seen, np.float64).reshape(-1, 3)
         here = table[:, 0].astype(np.intp)
         poses.append(pose)
@@ -163,6 +168,19 @@ def _pairs(known: _Known, models: Iterable[SceneModel], rows: Mapping[str, int])
         counts[:, 1],
         np.array([shared.get(pair, 0) for pair in together], np.intp),
     )
+
+
+def _agreement(
+    pairs: PairFacts, found: Iterable[SceneModel], opened: Mapping[int, Any], database: Path, names: Sequence[str]
+) -> Matrix:
+    """Of verified pairs that share few points for their inliers; the others agree with the model, which has them."""
+    values = np.full(len(pairs), np.nan)
+    for model in found:
+        inside = np.isin(pairs.rows, model.photos).all(axis=1) & np.isnan(values)
+        doubtful = np.flatnonzero(inside & (pairs.inliers > 0) & (pairs.shared < pairs.inliers * _CERTAIN))
+        chosen = [(names[first], names[second]) for first, second in pairs.rows[doubtful].tolist()]
+        values[doubtful] = agreement(opened[model.number], database, chosen)
+    return values
 
 
 def common_points(model: SceneModel) -> Rows:
