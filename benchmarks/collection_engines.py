@@ -1,11 +1,11 @@
 """Features and matches from every engine, with accidents: the same bits from all of them, nothing lost, nothing twice.
 
-    PYTHONPATH=benchmarks python benchmarks/collection_engines.py equality PHOTOS WORK [--images 300]
+    PYTHONPATH=benchmarks python benchmarks/collection_engines.py equality PHOTOS WORK --engine dask --workers 4
     PYTHONPATH=benchmarks python benchmarks/collection_engines.py overhead PHOTOS WORK [--images 120]
 
-``equality`` extracts the first photos of a folder in this very process, then by processes, Dask (2 and 4 workers) and
-Ray. In the middle of each such run a worker is killed by SIGKILL; the photo in the middle kills whoever describes it;
-Dask's client is connected through a proxy that drops all connections once. Then pairs are matched, with a kill as well.
+``equality`` extracts the first photos of a folder in this very process, then by an engine. In the middle of its run a
+worker is killed by SIGKILL; the photo in the middle kills whoever describes it; Dask's client is connected through a
+proxy that drops all connections once. Then pairs are matched.
 ``overhead`` times processes, Dask and Ray on the same photos, in turns, after a run that starts their workers.
 """
 
@@ -98,7 +98,7 @@ def dask_address(count: int) -> Iterator[tuple[str, Proxy]]:
     import dask
     from distributed import LocalCluster
 
-    once = {"distributed.scheduler.allowed-failures": 0}  # a worker takes seconds to start again
+    once = {"distributed.scheduler.allowed-failures": 1}  # a worker takes seconds to start again
     with (
         dask.config.set(once),
         LocalCluster(count, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster,
@@ -204,20 +204,26 @@ def run_engine(name: str, workers: Workers, proxy: Proxy | None, images: dict[st
     }
 
 
-def equality(images: dict[str, Path], work: Path) -> dict[str, Any]:
-    extract_images(images, work / "reference.h5", partial(open_extractor, **OPTIONS), overwrite=True)
-    names = sorted(images)
+def make_reference(images: dict[str, Path], work: Path) -> None:
+    """What this very process finds, in single files; kept for the next engine."""
+    extract_images(images, work / "reference.h5", partial(open_extractor, **OPTIONS))
     poison = list(images)[len(images) // 2]
-    pairs = sequential_pairs([name for name in names if name != poison], OVERLAP)
-    match_pairs(work / "reference.h5", work / "reference.matches.h5", pairs, overwrite=True)
-    print("reference done", flush=True)
-    found = {"processes, 2": run_engine("processes", Workers(2), None, images, work)}
-    for count in (2, 4):
+    pairs = sequential_pairs([name for name in sorted(images) if name != poison], OVERLAP)
+    match_pairs(work / "reference.h5", work / "reference.matches.h5", pairs)
+
+
+def equality(images: dict[str, Path], work: Path, engine: str, count: int) -> dict[str, Any]:
+    make_reference(images, work)
+    name = f"{engine}{count}"
+    if engine == "processes":
+        found = run_engine(name, Workers(count), None, images, work)
+    elif engine == "dask":
         with dask_address(count) as (address, proxy):
-            found[f"Dask, {count}"] = run_engine(f"dask{count}", Workers(1, address), proxy, images, work)
-    with ray_address(2) as address:
-        found["Ray, 2"] = run_engine("ray", Workers(1, address), None, images, work)
-    return {"images": len(images), "shard_size": SHARD, "options": OPTIONS, "engines": found}
+            found = run_engine(name, Workers(1, address), proxy, images, work)
+    else:
+        with ray_address(count) as address:
+            found = run_engine(name, Workers(1, address), None, images, work)
+    return {"of_images": len(images), "shard_size": SHARD, "options": OPTIONS, **found}
 
 
 def timed(images: dict[str, Path], place: Path, workers: Workers) -> float:
@@ -248,6 +254,8 @@ def main() -> None:
     parser.add_argument("photos", type=Path)
     parser.add_argument("work", type=Path)
     parser.add_argument("--images", type=int, default=300)
+    parser.add_argument("--engine", choices=["processes", "dask", "ray"], default="processes")
+    parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--turns", type=int, default=2)
     given = parser.parse_args()
     given.work.mkdir(parents=True, exist_ok=True)
@@ -257,7 +265,8 @@ def main() -> None:
 
     images = dict(list(find_images([given.photos]).items())[: given.images])
     if given.what == "equality":
-        save_section("collections", "engines", module.equality(images, given.work))
+        found = module.equality(images, given.work, given.engine, given.workers)
+        save_section("collections", f"{given.engine}, {given.workers} workers", found)
     else:
         save_section("collections", "overhead", module.overhead(images, given.work, given.turns))
 

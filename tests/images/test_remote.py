@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import sys
 import tarfile
 import threading
 from http.client import HTTPConnection
@@ -11,7 +12,7 @@ import cv2
 import numpy as np
 import pytest
 
-from logpolar.errors import ImageError
+from logpolar.errors import ImageError, MissingExtraError
 from logpolar.images import read_downscaled, remote
 from logpolar.images.remote import FetchedImage, RemoteImage, fetched, find_sources, is_url
 
@@ -168,6 +169,11 @@ class TestUrls:
         pytest.importorskip("fsspec", reason="needs the extra 'remote'")
         with pytest.raises(ImageError, match=r"nonsense://x: no kind of URL that can be read"):
             find_sources(["nonsense://x"])
+
+    def test_without_the_extra_it_is_named(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "fsspec.core", None)
+        with pytest.raises(MissingExtraError, match=r"pip install 'logpolar\[remote\]'"):
+            find_sources(["s3://bucket/photos"])
 
 
 class TestFetched:
