@@ -1,6 +1,6 @@
 """Retrieval in a collection of many scenes, and its time for many images.
 
-    PYTHONPATH=benchmarks python benchmarks/collection_retrieval.py recall FEATURES SCENES
+    PYTHONPATH=benchmarks python benchmarks/collection_retrieval.py recall FEATURES SCENES [test]
     PYTHONPATH=benchmarks python benchmarks/collection_retrieval.py time 10000 20000
 
 ``recall``: FEATURES hold images called SCENE/NAME of all scenes; SCENES/SCENE/sparse/images.txt are COLMAP models.
@@ -72,10 +72,10 @@ def bound(names: list[str], truth: list[set[int]]) -> float:
     return sum(min(pairs[scene], PLACES * len(rows)) for scene, rows in scenes.items()) / sum(pairs.values())
 
 
-def recall(features: Path, scenes: Path) -> dict[str, Any]:
+def recall(features: Path, scenes: Path, part: Path | None = None) -> dict[str, Any]:
     results: dict[str, Any] = {}
     with open_features(features) as file:
-        names = file.names()
+        names = [name for name in file.names() if part is None or name.partition("/")[0] in TEST]
         described = {name: file.read(name).descriptors for name in names}
         shipped = shipped_centres(file.settings)
     truth = partners(names, scenes)
@@ -121,7 +121,8 @@ def main() -> None:
     parser.add_argument("arguments", nargs="+")
     given = parser.parse_args()
     if given.what == "recall":
-        save_section("collections", "retrieval", recall(*map(Path, given.arguments)))
+        section = "retrieval, test scenes alone" if len(given.arguments) > 2 else "retrieval"
+        save_section("collections", section, recall(*map(Path, given.arguments)))
     else:
         save_section("collections", "retrieval_time", timed(list(map(int, given.arguments))))
 
