@@ -208,12 +208,12 @@ def _members(place: str, name: str) -> list[tuple[str, RemoteImage]]:
 
     def listed() -> list[tuple[str, RemoteImage]]:
         found = []
-        with _open_tar(place) as file, tarfile.open(fileobj=file, mode="r:") as members:
-            for member in members:
+        with _open_tar(place) as file, tarfile.open(fileobj=file, mode="r:") as archive:
+            for member in archive:
                 if member.isfile() and PurePosixPath(member.name).suffix.lower() in IMAGE_SUFFIXES:
                     image = RemoteImage(place, member.size, member.offset_data, member.name)
                     found.append((f"{name[:-4]}/{member.name.removeprefix('./')}", image))
-                members.members = []  # or it would keep them all
+                archive.members = []  # type: ignore[attr-defined] # or it would keep them all
         return found
 
     try:
