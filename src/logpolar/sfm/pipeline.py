@@ -13,12 +13,12 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from logpolar.errors import LogpolarError
+from logpolar.errors import LogpolarError, some_of
 from logpolar.matching.pairs import PAIRINGS, Pair, PairingOptions, choose_pairs, read_pairs, spatial_pairs
 from logpolar.settings import setting
 from logpolar.sfm.cameras import CameraOptions, misfits, read_calibration
@@ -168,6 +168,8 @@ class _Run:
         masks = find_masks(self._inputs.masks, images) if self._inputs.masks else None
         for name in sorted(images.keys() - masks.keys()) if masks else ():
             self._warn(f"{name}: no mask in {self._inputs.masks}")
+        for first, others in _copies(images):
+            self._warn(f"{first}: copies of this photo add nothing: {some_of(others)}")
         self._say(f"features of {len(images)} photos")
         features = self._output / FEATURES
         report = extract_images(
@@ -248,6 +250,19 @@ class _Stopwatch:
         now = time.perf_counter()
         self.seconds[stage] = round(now - self._last, 3)
         self._last = now
+
+
+def _copies(images: Mapping[str, Path]) -> Iterator[tuple[str, list[str]]]:
+    """Photos whose files are equal, each first one with the others; copies add no view."""
+    by_size: dict[int, list[str]] = {}
+    for name, path in sorted(images.items()):
+        if path.is_file():
+            by_size.setdefault(path.stat().st_size, []).append(name)
+    for names in by_size.values():
+        groups: dict[str, list[str]] = {}
+        for name in names if len(names) > 1 else ():
+            groups.setdefault(hashlib.sha256(images[name].read_bytes()).hexdigest(), []).append(name)
+        yield from ((first, others) for first, *others in groups.values() if others)
 
 
 def _choose(
