@@ -1,15 +1,15 @@
-"""Size of the page of a large scene, and how fast Chromium opens and turns it.
+"""Size of the pages of a large pair and of a large scene, and how fast Chromium opens, pans and turns them.
 
-    python benchmarks/pages.py [--cameras 500] [--points 200000] [--chromium chromium]
+    python benchmarks/pages.py [--cameras 500] [--points 200000] [--keypoints 8000] [--matches 3000]
 
-Cameras stand around a hill of points, each seen by ten neighbouring cameras; photos are smoothed noise. Needs
-playwright and Chromium. Without a GPU Chromium draws by SwiftShader, on the CPU: the result says which.
+The pair: two photos of 12.8 megapixels, enlarged from docs/images, with random keypoints of which some match. The
+scene: cameras stand around a hill of points, each seen by ten neighbouring cameras; photos are smoothed noise. Needs
+playwright and Chromium, which is started without any option that concerns graphics.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import shutil
@@ -21,35 +21,61 @@ from typing import Any
 import cv2
 import numpy as np
 
+from logpolar.features.features import Features
+from logpolar.geometry.verification import match_and_verify
+from logpolar.keypoints import Keypoints
+from logpolar.matching.options import MatchingOptions
+from logpolar.sampling import LogPolar
 from logpolar.sfm.facts import Facts, Lens, PairFacts, PhotoFacts, SceneModel
 from logpolar.sfm.scene_page import Provenance, read_pictures, write_scene_page
 from logpolar.storage.documents import versions
+from logpolar.viewing.pages.pair import Side, write_pair_page
 
+IMAGES = Path(__file__).parent.parent / "docs" / "images"
 TRACK = 10
-FRAMES = """steps => new Promise(done => {
-  const times = [];
+FRAMES = """([steps, moving]) => new Promise(done => {
+  const times = [], change = { orbit: () => move(turn, 0.02, 0.002), pan: () => pan(2, 1) }[moving];
   let before = performance.now();
   const next = now => {
     times.push(now - before); before = now;
     if (times.length > steps) return done(times.slice(1));
-    move(turn, 0.02, 0.002);
+    change();
     requestAnimationFrame(next);
   };
   requestAnimationFrame(next);
 })"""
-DRAW = """([steps, most, sharpness]) => new Promise(done => {
-  const canvas = element("view"), white = [1, 1, 1], accent = [1, 0, 0];
-  const style = { paper: white, accent, size: 2, least: 2, faint: 0, byTrack: false, frusta: true, photos: true };
-  const next = () => {
-    if (steps-- <= 0) return done();
+DRAW = """([most, steps]) => { const times = [], amount = pace.amount;
+  pace.amount = () => most;
+  for (let n = 0; n < steps; n++) {
     turn(0.02, 0.002);
-    state.renderer.draw(orbitMatrix(canvas.clientWidth, canvas.clientHeight), { ...style, most, sharpness });
-    requestAnimationFrame(next);
-  };
-  next();
-})"""
+    const began = performance.now();
+    render(0);
+    times.push(performance.now() - began);
+  }
+  pace.amount = amount;
+  return times.sort((a, b) => a - b)[steps >> 1]; }"""
+LAST = """() => { pace.moving = true;
+  return Math.round(pace.amount(typeof scene === "undefined" ? count : scene.tracks.length, 0)); }"""
 GRAPHICS = """() => { const gl = document.createElement("canvas").getContext("webgl2");
-  return gl.getParameter(gl.getExtension("WEBGL_debug_renderer_info").UNMASKED_RENDERER_WEBGL); }"""
+  return gl && gl.getParameter(gl.getExtension("WEBGL_debug_renderer_info").UNMASKED_RENDERER_WEBGL); }"""
+
+
+def write_pair(path: Path, count: int, matched: int) -> None:
+    """The first keypoints of both photos match, but for noise; the other descriptors are random."""
+    random = np.random.default_rng(0)
+    size, places = (4000, 3200), random.uniform((40, 40), (3900, 3100), (count, 2))
+    unit = random.normal(size=(2, count, 128))
+    unit[1, :matched] = unit[0, :matched] + 0.4 * unit[1, :matched]
+    unit /= np.linalg.norm(unit, axis=2, keepdims=True)
+    sides = []
+    for number, name in enumerate(("graf1.jpg", "graf3.jpg")):
+        image = cv2.resize(cv2.imread(str(IMAGES / name)), size, interpolation=cv2.INTER_CUBIC)
+        keypoints = Keypoints.from_points(places + 12 * number, random.uniform(3, 30, count))
+        features = Features(keypoints, unit[number].astype(np.float32), size)
+        sides.append(Side(name, image[:, :, ::-1], features))
+    matching = MatchingOptions(ratio=0.95)
+    found = match_and_verify(sides[0].features, sides[1].features, "homography", matching)
+    write_pair_page(path, (sides[0], sides[1]), found, LogPolar(), matching, found.threshold or 0, command="benchmark")
 
 
 def make_scene(cameras: int, points: int) -> Facts:
@@ -84,76 +110,66 @@ def write_photos(folder: Path, facts: Facts) -> None:
         cv2.imwrite(str(folder / photo.name), noise)
 
 
-def seconds_of_children() -> float:
-    """CPU time of the processes below this one: unlike the time between frames, it depends little on other programs."""
-    parents, spent = {}, {}
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if entry.name.isdecimal():
-                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-                parents[int(entry.name)], spent[int(entry.name)] = int(fields[1]), int(fields[11]) + int(fields[12])
-    below = {os.getpid()}
-    for _ in range(6):
-        below |= {process for process, parent in parents.items() if parent in below}
-    return sum(spent[process] for process in below - {os.getpid()}) / os.sysconf("SC_CLK_TCK")
-
-
-def cpu_per_frame(view: Any, most: int, sharpness: float, steps: int = 30) -> float:
-    """Milliseconds of all Chromium's processes a frame."""
-    view.evaluate(DRAW, [3, most, sharpness])
-    before = seconds_of_children()
-    view.evaluate(DRAW, [steps, most, sharpness])
-    return round(1000 * (seconds_of_children() - before) / steps, 1)
-
-
-def measure(page: Path, chromium: str, steps: int = 100) -> dict[str, object]:
+def measure(page: Path, chromium: str, moving: str, steps: int = 300) -> dict[str, Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--use-angle=swiftshader"])
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         view = browser.new_page(viewport={"width": 1440, "height": 900})
         began = time.perf_counter()
         view.goto(page.as_uri(), timeout=300_000)
         view.wait_for_selector("body[data-ready=true]", timeout=300_000)
         ready = time.perf_counter() - began
         paint = view.evaluate("() => performance.getEntriesByName('first-contentful-paint')[0].startTime")
-        times = np.array(view.evaluate(FRAMES, steps))
-        drawn = view.evaluate("() => Math.round(Math.min(state.most, scene.tracks.length))")
-        shown = ((10**9, 1.0), (50_000, 1.0), (10_000, 0.5))
-        processor = {f"{most}, sharpness {sharp}": cpu_per_frame(view, most, sharp) for most, sharp in shown}
-        graphics, version = view.evaluate(GRAPHICS), browser.version
+        times = np.array(view.evaluate(FRAMES, [steps, moving]))
+        details: dict[str, Any] = {}
+        if moving == "orbit":
+            details["points_at_the_end"] = view.evaluate(LAST)
+            amounts = (200_000, 50_000, 10_000)
+            details["draw_ms"] = {str(most): round(view.evaluate(DRAW, [most, 30]), 1) for most in amounts}
+        else:
+            details |= {"lines": view.inner_text("#count"), "lines_at_the_end": view.evaluate(LAST)}
+        details |= {"graphics": view.evaluate(GRAPHICS), "chromium": browser.version}
         browser.close()
     frames = {"median": np.median(times), "p95": np.quantile(times, 0.95), "longest": times.max()}
     return {
+        "page_mb": round(page.stat().st_size / 1e6, 1),
         "first_paint_s": round(paint / 1000, 2),
         "ready_s": round(ready, 2),
+        "frames": steps,
         "frame_ms": {name: round(float(value), 1) for name, value in frames.items()},
-        "points_drawn_while_turning": drawn,
-        "cpu_ms_a_frame": processor,
-        "load": os.getloadavg()[0],
-        "chromium": version,
-        "graphics": graphics,
+        **details,
+        "load": [round(each, 1) for each in os.getloadavg()],
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cameras", type=int, default=500)
     parser.add_argument("--points", type=int, default=200_000)
+    parser.add_argument("--keypoints", type=int, default=8000)
+    parser.add_argument("--matches", type=int, default=3000)
     parser.add_argument("--chromium", default=shutil.which("chromium"))
+    parser.add_argument("--keep", type=Path, help="write the pages here, or take those that are here")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        facts = make_scene(options.cameras, options.points)
-        write_photos(folder, facts)
-        began = time.perf_counter()
-        write_scene_page(folder / "page.html", facts, read_pictures(folder, facts), Provenance("benchmark"))
-        written = time.perf_counter() - began
-        size = (folder / "page.html").stat().st_size / 1e6
-        result = {"cameras": options.cameras, "points": options.points, "page_mb": round(size, 1)}
-        result |= {"written_s": round(written, 1), **measure(folder / "page.html", options.chromium)}
-        if keep := os.environ.get("KEEP_PAGE"):
-            shutil.copy(folder / "page.html", keep)
+        folder = options.keep or Path(name)
+        (folder / "photos").mkdir(parents=True, exist_ok=True)
+        pair, scene = folder / "pair.html", folder / "scene.html"
+        if not pair.exists():
+            write_pair(pair, options.keypoints, options.matches)
+        if not scene.exists():
+            facts = make_scene(options.cameras, options.points)
+            write_photos(folder / "photos", facts)
+            write_scene_page(scene, facts, read_pictures(folder / "photos", facts), Provenance("benchmark"))
+        result = {
+            "pair": {"keypoints": options.keypoints, **measure(pair, options.chromium, "pan")},
+            "scene": {
+                "cameras": options.cameras,
+                "points": options.points,
+                **measure(scene, options.chromium, "orbit"),
+            },
+        }
     print(json.dumps(result | {"versions": versions("playwright", "numpy")}, indent=1))
 
 

@@ -67,11 +67,12 @@ OLD = {
 
 STEPS: dict[str, dict[str, Any]] = {
     "0.1": {},
-    "PoseLib": {"estimator": "poselib", "threshold": DEFAULT_THRESHOLDS["pose"]},
+    "PoseLib": {"estimator": "poselib", "threshold": 1.0},
     "consensus": {"ratio": 0.95, "filter": "auto"},
     "guided": {"guided": True},
     "spread": {"spread": DEFAULT_SPREAD},
     "min_size": {"min_size": DEFAULT_MIN_SIZE},
+    "threshold": {"threshold": DEFAULT_THRESHOLDS["pose"]},
 }
 
 

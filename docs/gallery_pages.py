@@ -23,7 +23,7 @@ from logpolar.cli import main
 IMAGES = Path(__file__).parent / "images"
 COMMANDS = (
     "logpolar view matches graf1.jpg graf3.jpg -o pair.html --geometry homography",
-    "logpolar sfm photos model -m logpolar-96-small --max-keypoints 1000 --camera-mode single --jobs 1",
+    "logpolar sfm photos model -m logpolar-96-small --max-keypoints 1800 --camera-mode single --jobs 1",
     "logpolar view model model -o scene.html",
     "logpolar dataset homographies walls -o walls.h5 --views 3 --jobs 1",
     "logpolar dataset show walls.h5 --html dataset.html --count 4",
@@ -77,7 +77,7 @@ def _inside(folder: Path) -> Iterator[None]:
         sys.argv = words
 
 
-def write_room(folder: Path, cameras: int = 10, size: tuple[int, int] = (640, 480)) -> None:
+def write_room(folder: Path, cameras: int = 10, size: tuple[int, int] = (800, 600)) -> None:
     """Views of a room whose walls are photos, a photo without anything in it, and one of something else."""
     folder.mkdir()
     data = (resources.files("logpolar") / "assets" / "astronaut.jpg").read_bytes()
@@ -104,7 +104,7 @@ def _render(quads: list, place: np.ndarray, size: tuple[int, int]) -> np.ndarray
     right = np.cross([0.0, 1.0, 0.0], forward)
     right /= np.linalg.norm(right)
     rotation = np.stack([right, np.cross(forward, right), forward])
-    matrix = np.array([[620.0, 0, size[0] / 2], [0, 620.0, size[1] / 2], [0, 0, 1]])
+    matrix = np.array([[0.97 * size[0], 0, size[0] / 2], [0, 0.97 * size[0], size[1] / 2], [0, 0, 1]])
     picture = np.full((size[1], size[0], 3), 225, np.uint8)
     for texture, corner, across, down in quads:
         height, width = texture.shape[:2]

@@ -202,14 +202,16 @@ def pages() -> None:
 def photograph(folder: Path) -> None:
     """Pages in Chromium, on a screen and on a phone, with one match or photo selected."""
     ready = {
-        "pair": "() => step(1)",
-        "scene": "() => { choose(photos.findIndex(({ name }) => name === 'view-04.jpg')); turn(0.4, 0.1); redraw(); }",
+        "pair": "() => choose(state.shown.find(m => keypoint(0, m)[2] < 4 && correlation[m] > 0.9 && roll[m]))",
+        "scene": """() => {
+            choose(photos.findIndex(({ name }) => name === 'view-04.jpg'));
+            model.home[0] = -0.3;
+            resetView(); }""",
         "dataset": "() => element('section-3').scrollIntoView()",
         "results": "() => element('section-2').scrollIntoView()",
     }
     with sync_playwright() as playwright:
-        arguments = ["--no-sandbox", "--use-angle=swiftshader"]
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=arguments)
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for made, shown in PAGES.items():
             kind = Path(shown).stem
             for name, width, height in ((f"{kind}-page", 1440, 900), (f"{kind}-page-phone", 390, 844)):

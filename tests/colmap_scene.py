@@ -10,7 +10,7 @@ import cv2
 from logpolar.features.batch import extract_images
 from logpolar.features.extractor import Extractor
 from logpolar.images import find_images
-from logpolar.matching.files import match_pairs
+from logpolar.matching.batch import match_pairs
 from logpolar.matching.pairs import exhaustive_pairs
 from synthetic_world import standard_world
 

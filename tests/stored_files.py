@@ -13,8 +13,9 @@ from feature_files import NAMES, make_features, write_feature_file
 from logpolar.datasets.files import CorrespondenceFile
 from logpolar.errors import LogpolarError
 from logpolar.evaluation.cache import CacheFile, _CacheWriter
-from logpolar.features.hloc import open_features
-from logpolar.matching.files import match_pairs, open_matches
+from logpolar.features.collections import open_features
+from logpolar.matching.batch import match_pairs
+from logpolar.matching.collections import open_matches
 from logpolar.matching.pairs import exhaustive_pairs
 from logpolar.matching.retrieval import similar_pairs
 

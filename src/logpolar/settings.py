@@ -37,7 +37,7 @@ DEFAULT_RATIO = 0.9
 DEFAULT_PAIR_RATIO = 0.95
 """The same where neighbouring matches must agree, too."""
 
-DEFAULT_THRESHOLDS = {"pose": 1.0, "fundamental": 1.5, "homography": 3.0}
+DEFAULT_THRESHOLDS = {"pose": 1.5, "fundamental": 1.5, "homography": 3.0}
 """Largest error of an inlier by model, in pixels of the image as described."""
 
 RuntimeName: TypeAlias = Literal["auto", "onnxruntime", "openvino", "torch"]

@@ -11,7 +11,7 @@ from colmap_databases import image_numbers, query, write_database
 from feature_files import NAMES, write_feature_file
 from helpers import assert_one_error
 from logpolar.cli import main
-from logpolar.matching.files import match_pairs
+from logpolar.matching.batch import match_pairs
 
 ROWS = np.array([[40.5, 30.5, 3, 0.5], [80, 60, 5, -2]], np.float32)
 

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from feature_files import NAMES, write_feature_file
 from helpers import assert_one_error
 from logpolar.cli import main
-from logpolar.matching.files import match_pairs
+from logpolar.matching.batch import match_pairs
 from logpolar.matching.pairs import exhaustive_pairs
 
 

@@ -136,6 +136,32 @@ class TestFirst:
             assert_ended(process, 143, "logpolar: stopped; finished work is kept")
         assert {path.name for path in tmp_path.iterdir()} == {"here", "f.h5"}
 
+    def test_does_not_wait_for_what_is_slow_to_stop(self, tmp_path):
+        """Workers included."""
+        body = """
+    try:
+        for _ in in_processes(time.sleep, [0, *[600] * 9], 2):
+            (place / 'here').touch()
+            time.sleep(600)
+    finally:
+        time.sleep(600)"""
+        with command(body, tmp_path) as process:
+            process.send_signal(signal.SIGINT)
+            assert_ended(process, 130, "logpolar: stopped; finished work is kept")
+
+    def test_to_the_end_of_python_changes_nothing(self, tmp_path):
+        """What a command did is done when Python ends, and so its exit code is that of a success."""
+        body = """
+    import os
+    class Last:
+        def __del__(self, sleep=time.sleep, mkdir=os.mkdir, here=str(place / 'here')):
+            mkdir(here), sleep(2)
+    global last
+    last = Last()"""
+        with command(body, tmp_path) as process:
+            process.send_signal(signal.SIGTERM)
+            assert_ended(process, 0)
+
     def test_is_ours_once_colmap_is_loaded(self, tmp_path):
         pytest.importorskip("pycolmap")
         with command("import_pycolmap('a'); (place / 'here').touch(); time.sleep(600)", tmp_path) as process:
@@ -163,14 +189,12 @@ class TestFirst:
 
 
 def test_the_second_ends_at_once(tmp_path):
-    """Even while the first waits for something, workers included."""
+    """Even where the command has a handler of its own and waits for something, workers included."""
     body = """
-    try:
-        for _ in in_processes(time.sleep, [0, *[600] * 9], 2):
-            (place / 'here').touch()
-            time.sleep(600)
-    finally:
-        (place / 'stopping').touch()
+    import signal
+    signal.signal(signal.SIGINT, lambda number, frame: (place / 'stopping').touch())
+    for _ in in_processes(time.sleep, [0, *[600] * 9], 2):
+        (place / 'here').touch()
         time.sleep(600)"""
     with command(body, tmp_path) as process:
         process.send_signal(signal.SIGINT)

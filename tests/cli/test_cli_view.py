@@ -31,7 +31,8 @@ def photos(tmp_path, photo):
 
 def test_takes_what_match_takes():
     own = {option for each in main.commands["view"].commands["matches"].params for option in each.opts}
-    assert {option for each in match.params for option in each.opts} - own == {"--html", "--h5", "--json"}
+    pictures = {"--colour-by", "--max-lines", "--inliers-only", "--compare"}
+    assert {option for each in match.params for option in each.opts} - own == {"--html", "--h5", "--json"} | pictures
 
 
 def test_unrelated_photos_are_called_so(photos, tmp_path):

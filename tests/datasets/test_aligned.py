@@ -8,7 +8,7 @@ import pytest
 
 from logpolar.datasets import aligned
 from logpolar.datasets.aligned import AlignedPair, build_aligned, link_aligned, read_pair_list
-from logpolar.datasets.building import sift
+from logpolar.datasets.building import open_detector
 from logpolar.datasets.files import CorrespondenceFile
 from logpolar.datasets.options import AlignedOptions, CorrespondenceRules, KeypointRules, SplitRules
 from logpolar.errors import ImageError, LogpolarError
@@ -101,7 +101,7 @@ class TestCarried:
     def test_unused_ones_are_no_distractors(self, views):
         """Distractors are detected keypoints."""
         pair = link(pair_of(views, "day", "dusk"))
-        detected = sift(OPTIONS.keypoints)(to_gray(pair.second)).table
+        detected = open_detector(OPTIONS.keypoints)(to_gray(pair.second)).table
         distractors = pair.second_keypoints.table[len(pair.correspondences) :]
         assert len(distractors) == OPTIONS.keypoints.distractors
         assert (distractors[:, None] == detected).all(axis=2).any(axis=1).all()

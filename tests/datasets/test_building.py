@@ -5,13 +5,14 @@ import sys
 import numpy as np
 import pytest
 
-from logpolar.datasets.building import in_batches, read_report, sift, split_images, work_through
-from logpolar.datasets.options import KeypointRules, SplitRules
+from logpolar.datasets.building import in_batches, open_detector, read_report, split_images, work_through
+from logpolar.datasets.options import KeypointRules, SceneOptions, SplitRules, stored_settings
 from logpolar.datasets.writing import CorrespondenceWriter, ImageRecord
-from logpolar.errors import StorageError
+from logpolar.errors import ModelError, StorageError
 from logpolar.images import encode_gray
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import SiftDetector
+from logpolar.models.detectors import NetworkDetector
 
 NAMES = [f"deep/{number}.jpg" for number in range(40)] + ["ø.jpg"]
 
@@ -137,7 +138,20 @@ def test_report_is_what_the_finished_file_says(tmp_path):
 
 
 def test_sift_keeps_the_rules(gray):
-    assert sift(KeypointRules(30, 0.01)) == SiftDetector(30, 0.01)
-    assert len(sift(KeypointRules(max_keypoints=30))(gray)) == 30
-    faint, clear = (len(sift(KeypointRules(contrast=value))(gray[:200, :200])) for value in (0.01, 0.05))
+    assert open_detector(KeypointRules(30, 0.01)) == SiftDetector(30, 0.01)
+    assert len(open_detector(KeypointRules(max_keypoints=30))(gray)) == 30
+    faint, clear = (len(open_detector(KeypointRules(contrast=value))(gray[:200, :200])) for value in (0.01, 0.05))
     assert clear < faint
+
+
+def test_a_network_detector_keeps_the_rules(gray):
+    found = open_detector(KeypointRules(detector="logpolar", max_keypoints=30))(gray)
+    assert np.array_equal(found.table, NetworkDetector("logpolar", 30)(gray).table)
+    with pytest.raises(ModelError, match="no-such-detector"):
+        open_detector(KeypointRules(detector="no-such-detector"))
+
+
+def test_settings_of_files_of_version_0_1_do_not_change():
+    assert "detector" not in stored_settings(SceneOptions())["keypoints"]
+    named = SceneOptions(keypoints=KeypointRules(detector="logpolar"))
+    assert stored_settings(named)["keypoints"]["detector"] == "logpolar"

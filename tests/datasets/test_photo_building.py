@@ -9,7 +9,7 @@ import pytest
 
 from helpers import assert_same_content
 from logpolar.datasets import homographies
-from logpolar.datasets.building import sift
+from logpolar.datasets.building import open_detector
 from logpolar.datasets.files import CorrespondenceFile
 from logpolar.datasets.homographies import build_photos, make_photo_pair, make_view_pair
 from logpolar.datasets.options import CorrespondenceRules, PhotoOptions, SplitRules, ViewOptions, stored_settings
@@ -118,7 +118,9 @@ class TestBuilding:
         """Light is changed and the JPEG made before SIFT looks."""
         with CorrespondenceFile(built[1]) as file:
             for number in range(12):
-                assert same_set(file.read_keypoints(number), sift(OPTIONS.keypoints)(to_gray(file.read_image(number))))
+                assert same_set(
+                    file.read_keypoints(number), open_detector(OPTIONS.keypoints)(to_gray(file.read_image(number)))
+                )
 
     def test_of_keypoints_without_a_partner_the_strongest_are_kept(self, named, made, tmp_path):
         view = replace(OPTIONS, keypoints=replace(OPTIONS.keypoints, distractors=9))

@@ -11,6 +11,10 @@ class Death(Exception):
     pass
 
 
+class Cut(Exception):
+    pass
+
+
 class Batch:
     def __init__(self, engine, tasks):
         self.engine, self.tasks = engine, tasks
@@ -22,7 +26,7 @@ class Batch:
 class Mortal:
     """An engine whose workers die of some tasks, and take down all batches that are under way."""
 
-    lost = (Death,)
+    lost, cut = (Death,), (Cut,)
 
     def __init__(self, deadly=(), deaths=0, batches=4):
         self.deadly, self.deaths, self.batches = set(deadly), deaths, batches

@@ -214,5 +214,5 @@ class TestStereo:
         assert maa[0.2] == 0 < maa[0.9]
 
     def test_estimators(self, prepared, true_images):
-        result = evaluate_stereo(prepared, true_images, replace(OPTIONS, estimator="opencv"))
+        result = evaluate_stereo(prepared, true_images, replace(OPTIONS, estimator="opencv", threshold=1.0))
         assert max(max(each.errors) for each in result.results) < 0.5

@@ -7,10 +7,11 @@ import pytest
 import hloc_readers
 from feature_files import NAMES, make_features, write_feature_file
 from logpolar.errors import StorageError
+from logpolar.features.collections import open_features
 from logpolar.features.files import FeatureFile
-from logpolar.features.hloc import HlocFeatureFile, open_features
+from logpolar.features.hloc import HlocFeatureFile
 from logpolar.keypoints import DEFAULT_SIZE
-from logpolar.matching.files import match_pairs
+from logpolar.matching.batch import match_pairs
 
 
 @pytest.fixture

@@ -79,6 +79,8 @@ def test_guided_matching_finds_what_the_ratio_test_rejects(model, scale):
         match_and_verify(first, second, model, matching, replace(options, guided=guided), cameras=(CAMERA, CAMERA))
         for guided in (False, True)
     )
+    assert plain.unguided is None
+    np.testing.assert_array_equal(found.unguided.indices, plain.matches.indices)
     assert plain.geometry.inlier_count < 65
     assert found.geometry.inlier_count > 90
     right = found.matches.indices[:, 0] == found.matches.indices[:, 1]

@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from logpolar.errors import ImageError
+from logpolar.errors import ImageError, StorageError
 from logpolar.images import read_image
 from logpolar.images.exif import FOCAL_LENGTH, read_exif
 from logpolar.images.preparation import extract_frames, prepare_photos
+from logpolar.settings import MEGAPIXELS_VARIABLE
 
 GRAY = cv2.GaussianBlur(np.random.default_rng(0).integers(0, 255, (48, 64), dtype=np.uint8), (0, 0), 2)
 
@@ -34,7 +35,7 @@ def test_other_formats_are_converted_once(tmp_path):
     assert (made.folder, made.converted, list(made.failed)) == (out, 2, ["d.webp"])
     assert "d.webp: not an image" in made.failed["d.webp"]
     names = ["b.jp2.jpg", "c.png", "deep/a.webp.jpg"]
-    assert sorted(path.relative_to(out).as_posix() for path in out.rglob("*.*")) == names
+    assert sorted(path.relative_to(out).as_posix() for path in out.rglob("*.*")) == [*names, "source.json"]
     for name in names:
         pixels = read_image(out / name)
         assert np.abs(pixels.reshape(48, 64, -1)[..., 0].astype(int) - GRAY).mean() < 3
@@ -47,8 +48,9 @@ def test_other_formats_are_converted_once(tmp_path):
 
 
 def test_sixteen_bits(tmp_path):
-    cv2.imwrite(str(tmp_path / "a.jp2"), GRAY.astype(np.uint16) * 257)
-    prepare_photos(tmp_path, tmp_path / "out")
+    (tmp_path / "photos").mkdir()
+    cv2.imwrite(str(tmp_path / "photos" / "a.jp2"), GRAY.astype(np.uint16) * 257)
+    prepare_photos(tmp_path / "photos", tmp_path / "out")
     found = read_image(tmp_path / "out" / "a.jp2.jpg")
     assert found.dtype == np.uint8
     assert np.abs(found.astype(int) - GRAY).mean() < 3
@@ -79,8 +81,50 @@ def test_the_sharpest_frame_of_each_window(video, tmp_path):
     assert extract_frames(video, tmp_path / "out", 5) == 10
 
 
-def test_a_video_without_frames(tmp_path):
-    (tmp_path / "v.mp4").write_bytes(b"no video")
+def test_frames_of_another_time_are_removed(video, tmp_path):
+    assert extract_frames(video, tmp_path / "out", 5) == 10
+    assert extract_frames(video, tmp_path / "out", 2) == 4
+    assert sorted(path.name for path in (tmp_path / "out").glob("*.jpg"))[-1] == "frame_000003.jpg"
+    (tmp_path / "photos").mkdir()
+    cv2.imwrite(str(tmp_path / "photos" / "a.webp"), GRAY)
+    prepare_photos(tmp_path / "photos", tmp_path / "out")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a.webp.jpg", "source.json"]
+    assert extract_frames(video, tmp_path / "out", 2) == 4
+    assert len(list((tmp_path / "out").glob("frame_*.jpg"))) == 4
+
+
+@pytest.mark.parametrize("record", ["no JSON", "[" * 1000, "[1]", "{}"])
+def test_a_damaged_record_makes_the_folder_someone_elses(record, video, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "source.json").write_text(record)
+    with pytest.raises(StorageError, match="out: was not made by this command"):
+        prepare_photos(video, tmp_path / "out")
+
+
+@pytest.mark.parametrize("source", ["photos", "proj/photos", "proj/photos/deep", "proj", "v.avi"])
+def test_photos_of_the_user_stay_whatever_the_output(source, video, tmp_path):
+    """Where converted photos would go there are photos already: here those to be read, there some from elsewhere."""
+    for folder in ("photos", "proj/photos/deep"):
+        (tmp_path / folder).mkdir(parents=True)
+        for name in ("a.webp", "b.png"):
+            cv2.imwrite(str(tmp_path / folder / name), GRAY)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
+    with pytest.raises(StorageError, match=r"photos: (was not made by|converted photos would lie)"):
+        prepare_photos(tmp_path / source, tmp_path / "proj" / "photos")
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.*")} == before
+
+
+@pytest.mark.parametrize("content", [b"no video", b"", b"ffconcat version 1.0\nfile v.avi\n", b"#EXTM3U\nv.avi\n"])
+def test_no_video_and_playlists_of_other_files(content, video, tmp_path):
+    (tmp_path / "v.mp4").write_bytes(content)
+    extract_frames(video, tmp_path / "out", 2)
+    before = sorted((tmp_path / "out").iterdir())
     with pytest.raises(ImageError, match=r"v\.mp4: no frames"):
         prepare_photos(tmp_path / "v.mp4", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+    assert sorted((tmp_path / "out").iterdir()) == before
+
+
+def test_frames_above_the_limit(video, tmp_path, monkeypatch):
+    monkeypatch.setenv(MEGAPIXELS_VARIABLE, "0.001")
+    with pytest.raises(ImageError, match=r"v\.avi: has 64 x 48 pixels, more than the limit"):
+        prepare_photos(video, tmp_path / "out")

@@ -10,15 +10,9 @@ from helpers import assert_same_content
 from logpolar.errors import StorageError
 from logpolar.features.files import FeatureFile
 from logpolar.matching import many
-from logpolar.matching.files import (
-    HlocMatchFile,
-    MatchFile,
-    MatchWriter,
-    PairWriter,
-    check_matches,
-    match_pairs,
-    open_matches,
-)
+from logpolar.matching.batch import match_pairs
+from logpolar.matching.collections import open_matches
+from logpolar.matching.files import HlocMatchFile, MatchFile, MatchWriter, PairWriter, check_matches
 from logpolar.matching.nearest import Matches
 from logpolar.matching.options import MatchingOptions
 from logpolar.matching.pairs import exhaustive_pairs

@@ -20,6 +20,7 @@ from logpolar.matching.options import MatchingOptions
 from logpolar.models import load_model
 from logpolar.models.matcher_cards import MatcherCard, MatcherOptions
 from logpolar.models.matcher_export import save_matcher
+from logpolar.models.matcher_files import load_matcher
 from logpolar.models.matcher_network import MatcherNetwork
 
 
@@ -176,3 +177,18 @@ def test_auto_filters_nearest_neighbours_but_not_matches_with_confidence():
     options = MatchingOptions(filter="auto", matcher="learned")
     assert len(filter_matches(matches, first, second, options)) < 15  # by guided matching
     assert len(filter_matches(replace(matches, confidence=np.ones(30, np.float32)), first, second, options)) == 30
+
+
+@pytest.mark.parametrize("damage", ["missing", "shape", "more layers"])
+def test_damaged_weights_are_told_in_one_line(path, damage):
+    model = load_matcher(path)
+    weights = {name: values for name, values in model.weights.items() if not name.startswith("layers.1.across.out")}
+    if damage == "shape":
+        weights = {name: values[..., :1] if "layers.1" in name else values for name, values in model.weights.items()}
+    card = (
+        replace(model.card, network=replace(model.card.network, layers=32)) if damage == "more layers" else model.card
+    )
+    matcher = LearnedMatcher(replace(model, weights=weights, card=card), threads=1, early_exit=False)
+    with pytest.raises(ModelError, match="matcher 'm': damaged weights or graph") as caught:
+        matcher.match(make_features(5), make_features(6, 1))
+    assert "\n" not in str(caught.value)

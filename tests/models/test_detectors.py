@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 
 import cv2
 import numpy as np
+import onnx
 import pytest
 
 from logpolar.errors import ImageError, ModelError
@@ -131,3 +133,23 @@ def test_halves_of_a_model_pair_are_not_mixed_up(detector_file):
         NetworkDetector("nothing-of-that-name")
     with pytest.raises(ModelError, match=f"no detector '{DEFAULT_MODEL}'"):
         NetworkDetector(DEFAULT_MODEL)
+
+
+def test_a_graph_that_gives_something_else_is_damaged(detector_file, gray):
+    model = load_detector(detector_file)
+    for change, words in (("Relu", r"scores of shape \(1, 1, 8, 8\)"), ("Conv", "damaged graph|cannot load")):
+        graph = onnx.load_model_from_string(model.graph).graph
+        file = onnx.load_model_from_string(model.graph)
+        if change == "Relu":  # only a part of the scores
+            last = graph.output[0].name
+            file.graph.node[-1].output[0] = "all"
+            file.graph.initializer.extend(
+                onnx.numpy_helper.from_array(np.array(values), name)
+                for name, values in (("starts", [0, 0]), ("ends", [8, 8]), ("axes", [2, 3]))
+            )
+            file.graph.node.append(onnx.helper.make_node("Slice", ["all", "starts", "ends", "axes"], [last]))
+        else:
+            pads = next(each for each in file.graph.node if each.op_type == "Conv").attribute
+            next(each for each in pads if each.name == "pads").ints[:] = [9, 0, 0, 0]
+        with pytest.raises(ModelError, match=words):
+            NetworkDetector(replace(model, graph=file.SerializeToString()))(gray[:64, :64])

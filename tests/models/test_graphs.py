@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import onnx
 import pytest
@@ -82,9 +83,16 @@ def many_operators(file):
     file.graph.node.extend([helper.make_node("Relu", ["patches"], [f"x{number}"]) for number in range(1000)])
 
 
+def doubling(file):
+    """To 4 GB in 30 steps."""
+    names = ["patches", *(f"x{number}" for number in range(30))]
+    for before, after in pairwise(names):
+        file.graph.node.append(helper.make_node("Concat", [before, before], [after], axis=0))
+
+
 CHANGES = (
     *(loop, conditional, other_file, tensor_elsewhere, foreign_operator, foreign_library, function, other_stride),
-    *(other_shape, without_a_layer, other_output, other_network, many_operators),
+    *(other_shape, without_a_layer, other_output, other_network, many_operators, doubling),
 )
 
 

@@ -22,7 +22,8 @@ class TestOptions:
     def test_multiply_adds_are_those_of_the_matrices(self):
         options = MatcherOptions(width=12, heads=2, layers=1, expansion=2)
         pointwise = 2 * (12 * 36 + 12 * 12) + 12 * 24 + 24 * 12 + 12 * 12  # two attentions, the last step, the head
-        attention = 2 * 12 * (3 * 3 + 5 * 5 + 3 * 5 + 5 * 3)
+        pointwise += 2 * 12 * 128  # values of what is looked up by descriptors, and back
+        attention = 2 * 12 * (3 * 3 + 5 * 5 + 3 * 5 + 5 * 3) + 2 * 128 * (3 * 5 + 5 * 3)
         assert options.multiply_adds(3, 5) == pointwise * 8 + attention
 
 

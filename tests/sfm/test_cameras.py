@@ -44,7 +44,19 @@ def test_mistakes(params, words):
         calibration(params)
 
 
-@pytest.mark.parametrize("text", ["", "1 PINHOLE 3 4 5 6 7 8\n2 PINHOLE 3 4 5 6 7 8\n", "1\n", "1 LENS 3 4 5\n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "1 PINHOLE 3 4 5 6 7 8\n2 PINHOLE 3 4 5 6 7 8\n",
+        "1\n",
+        "1 LENS 3 4 5\n",
+        "1 PINHOLE 3\n",
+        "1 PINHOLE nan 4 5 6 7 8\n",
+        "1 PINHOLE 3 inf 5 6 7 8\n",
+        "1 PINHOLE -3 4 5 6 7 8\n",
+    ],
+)
 def test_files_that_are_no_calibration(tmp_path, text):
     (tmp_path / "c.txt").write_text(text)
     with pytest.raises(LogpolarError, match=r"c\.txt: .*cameras\.txt"):

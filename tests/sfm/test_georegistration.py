@@ -9,7 +9,8 @@ import pycolmap
 import pyproj
 import pytest
 
-from logpolar.errors import LogpolarError
+from logpolar.errors import LogpolarError, StorageError
+from logpolar.sfm import georegistration
 from logpolar.sfm.georegistration import check_systems, georegister, read_control, read_positions
 from synthetic_world import standard_world, write_workspace
 
@@ -73,11 +74,19 @@ def test_refusals(world, tmp_path):
     model, positions = world
     with pytest.raises(LogpolarError, match="EPSG:99999: no such reference system"):
         check_systems("EPSG:99999")
-    with pytest.raises(LogpolarError, match="NOWHERE: no such reference system"):
+    with pytest.raises(LogpolarError, match="'nowhere': no such reference system"):
         check_systems("nowhere")
     with pytest.raises(LogpolarError, match="needs 3 registered photos with GPS positions, not 2"):
         georegister(model, tmp_path / "out", dict(list(positions.items())[:2]), "enu")
-    for text, words in (("WGS84\n1 2 3 4 five a.jpg\n", "line 2 is not"), ("WGS84\n", "no control points")):
+    for text, words in (
+        ("WGS84\n1 2 3 4 five a.jpg\n", "line 2 is not"),
+        ("WGS84\n1 2 3 nan 5 a.jpg\n", "line 2 is not"),
+        ("WGS84\n1e400 2 3 4 5 a.jpg p\n", "line 2 is not"),
+        ("WGS84\n", "no control points"),
+        ("", "no such reference system"),
+        ("+proj=vgridshift +grids=/etc/passwd\n1 2 3 4 5 a.jpg p\n", "no such reference system"),
+        ("[" * 10_000 + "\n1 2 3 4 5 a.jpg p\n", "no such reference system"),
+    ):
         (tmp_path / "c.txt").write_text(text)
         with pytest.raises(LogpolarError, match=words):
             read_control(tmp_path / "c.txt")
@@ -92,6 +101,33 @@ def test_refusals(world, tmp_path):
             check_systems(system, tmp_path / "c.txt")
     with pytest.raises(LogpolarError, match="no such file"):
         check_systems("enu", tmp_path / "none.txt")
+
+
+def test_control_points_that_no_rays_meet_in_are_left_out(world, tmp_path):
+    """The same photo twice, and pixels outside of the photo."""
+    model, positions = world
+    lines = ["ENU", *2 * ["1 2 3 30 40 view0.png p"], "4 5 6 1e300 4 view0.png q", "4 5 6 1 -1e300 view1.png q"]
+    (tmp_path / "c.txt").write_text("\n".join(lines))
+    with pytest.raises(LogpolarError, match="no control point is seen by two"):
+        georegister(model, tmp_path / "out", positions, "enu", tmp_path / "c.txt")
+
+
+def test_an_earlier_model_stays_until_the_new_one_is_complete(world, tmp_path, monkeypatch):
+    model, positions = world
+    georegister(model, tmp_path / "out", positions, "enu")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+
+    def full(place):
+        raise StorageError(f"{place}: truncated")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(georegistration, "check_complete", full)
+        with pytest.raises(StorageError):
+            georegister(model, tmp_path / "out", positions, "EPSG:32632")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    georegister(model, tmp_path / "out", positions, "EPSG:32632")
+    assert json.loads((tmp_path / "out" / "georegistration.json").read_text())["system"] == "EPSG:32632"
 
 
 def test_positions_of_photos(tmp_path):

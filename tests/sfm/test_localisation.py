@@ -95,3 +95,10 @@ def test_the_camera_that_all_photos_share_is_used(model):
 def test_a_folder_that_is_no_model(tmp_path):
     with pytest.raises(StorageError, match="no finished model"):
         Localiser(tmp_path)
+
+
+def test_a_model_without_the_points_that_its_photos_observe(model, tmp_path):
+    shutil.copytree(model, tmp_path / "model")
+    (tmp_path / "model" / "sparse" / "0" / "points3D.bin").write_bytes(bytes(8))
+    with pytest.raises(StorageError, match=r"\.png observes a point that is not in it"):
+        Localiser(tmp_path / "model")

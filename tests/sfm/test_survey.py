@@ -89,6 +89,14 @@ def test_common_points_of_a_model_without_points(facts):
     assert not common_points(empty).any()
 
 
+def test_photos_of_points_that_are_gone(place, tmp_path):
+    """An emptied file of points, while the photos still refer to them."""
+    pycolmap.Reconstruction(str(place / "sparse" / "3")).write_text(str(tmp_path))
+    (tmp_path / "points3D.txt").write_text("")
+    facts = survey(find_models(tmp_path))
+    assert (len(facts.models[0].points), facts.photos[0].points, facts.photos[0].error) == (0, 0, None)
+
+
 def test_folders_without_a_model(tmp_path):
     assert find_models(tmp_path) == {}
     assert find_models(tmp_path / "missing") == {}

@@ -1,19 +1,24 @@
 from __future__ import annotations
 
+import _thread
 import json
 
 import cv2
 import numpy as np
 import pytest
+import torch
 
-from logpolar.errors import LogpolarError
+from logpolar.errors import LogpolarError, StorageError
 from logpolar.models.detectors import NetworkDetector
 from logpolar.models.files import load_detector
+from logpolar.storage.atomic_io import Lock
 from logpolar.training import detector_run
 from logpolar.training.detector_config import read_detector_config
 from logpolar.training.detector_data import load_source
+from logpolar.training.detector_loop import DetectorTrainer
 from logpolar.training.detector_options import DetectorSource
 from logpolar.training.detector_run import train_detector
+from logpolar.training.stopping import Stopped
 from synthetic_world import write_workspace
 
 TEXT = """
@@ -90,3 +95,30 @@ def test_sources_without_pairs_are_refused(tmp_path, posed_world):
     (tmp_path / "scene" / "sparse" / "points3D.txt").write_text("")
     with pytest.raises(LogpolarError):
         load_source(DetectorSource("scenes", (str(tmp_path / "scene"),)), "train")
+
+
+def test_ctrl_c_keeps_the_steps_that_are_done(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(detector_run, "_COUNTS", (20,))
+    monkeypatch.setattr(detector_run, "_SIDE", 128)
+    config = read_detector_config(folder / "config.toml", ["run.checkpoint_every=100"])
+    original = DetectorTrainer.advance
+
+    def press(self):
+        _thread.interrupt_main()
+        return original(self)
+
+    (tmp_path / "small.safetensors").write_bytes(b"the only copy")
+    with monkeypatch.context() as context:
+        context.setattr(DetectorTrainer, "advance", press)
+        with pytest.raises(Stopped, match="stopped after step 1; rerun"):
+            train_detector(config, tmp_path, overwrite=True)
+    assert (tmp_path / "small.safetensors").read_bytes() == b"the only copy"
+    with pytest.raises(StorageError, match="another process is writing"), Lock(tmp_path / "checkpoint.pt"):
+        train_detector(config, tmp_path)
+    state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    assert state["step"] == 1
+    train_detector(config, tmp_path)
+    assert [line.split(",")[0] for line in (tmp_path / "log.csv").read_text().splitlines()] == ["step", "1", "2"]
+    torch.save({**state, "trainer": {}}, tmp_path / "checkpoint.pt")
+    with pytest.raises(LogpolarError, match="this checkpoint is damaged"):
+        train_detector(config, tmp_path)

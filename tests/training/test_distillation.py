@@ -33,7 +33,8 @@ from logpolar.training.options import (
     TrainingConfig,
 )
 from logpolar.training.processes import World
-from logpolar.training.run import Stopped, train
+from logpolar.training.run import train
+from logpolar.training.stopping import Stopped
 from training_runs import assert_same_training, state_of, without_graphs
 
 CPU = torch.device("cpu")

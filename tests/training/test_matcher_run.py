@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -10,14 +11,17 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
 
-from logpolar.errors import LogpolarError
+from logpolar.errors import LogpolarError, StorageError
 from logpolar.models import load_model
 from logpolar.models.matcher_cards import MatcherOptions
 from logpolar.models.matcher_files import load_matcher
+from logpolar.storage.atomic_io import Lock
 from logpolar.training import matcher_run
 from logpolar.training.matcher_data import PairSampler, gather
-from logpolar.training.matcher_loop import learning_rate
+from logpolar.training.matcher_loop import MatcherTrainer, learning_rate
 from logpolar.training.matcher_options import (
     MatcherBatch,
     MatcherConfig,
@@ -30,6 +34,7 @@ from logpolar.training.matcher_plan import MadeViews, make_plan, run_task
 from logpolar.training.matcher_run import Prepared, Refreshed, prepare, train_matcher
 from logpolar.training.matcher_validation import Counts, validate
 from logpolar.training.matcher_views import SourceFile
+from logpolar.training.stopping import Stopped
 
 
 @pytest.fixture(scope="module")
@@ -193,3 +198,43 @@ def test_a_run_is_resumed_and_writes_a_matcher(config, prepared, tmp_path, monke
     assert card.training["pairs_seen"] == 12
     with pytest.raises(LogpolarError, match="another network"):
         train_matcher(replace(config, network=MatcherOptions(width=24, heads=2, layers=2)), tmp_path, say=said.append)
+
+
+def test_ctrl_c_keeps_the_steps_that_are_done(config, prepared, tmp_path, monkeypatch):
+    monkeypatch.setattr(matcher_run, "prepare", lambda *arguments, **more: prepared)
+    original = MatcherTrainer.advance
+
+    def press(self):
+        _thread.interrupt_main()
+        return original(self)
+
+    config = replace(config, run=replace(config.run, checkpoint_every=100))
+    with monkeypatch.context() as context:
+        context.setattr(MatcherTrainer, "advance", press)
+        with pytest.raises(Stopped, match="stopped after step 1; rerun"):
+            train_matcher(config, tmp_path, say=lambda line: None)
+    with pytest.raises(StorageError, match="another process is writing"), Lock(tmp_path / "checkpoint"):
+        train_matcher(config, tmp_path, say=lambda line: None)
+    said: list[str] = []
+    assert train_matcher(config, tmp_path, say=said.append).step == 4
+    assert "step 1:" not in " ".join(said)
+
+
+@pytest.mark.parametrize("damage", ["step", "about", "metadata", "shape"])
+def test_damaged_checkpoints_are_told(config, prepared, tmp_path, monkeypatch, damage):
+    monkeypatch.setattr(matcher_run, "prepare", lambda *arguments, **more: prepared)
+    once = replace(config, run=replace(config.run, seconds=1e-9))
+    train_matcher(once, tmp_path, say=lambda line: None)
+    path = tmp_path / "checkpoint-0.safetensors"
+    with safe_open(path, framework="numpy") as file:
+        metadata = dict(file.metadata())
+    tensors = load_file(path)
+    if damage == "metadata":
+        metadata = {"format": metadata["format"]}
+    elif damage == "shape":
+        tensors = {name: values[:1] for name, values in tensors.items()}
+    else:
+        metadata[damage] = {"step": "many", "about": "[" * 5000}[damage]
+    save_file(tensors, path, metadata)
+    with pytest.raises(LogpolarError, match="checkpoint"):
+        train_matcher(config, tmp_path, say=lambda line: None)

@@ -20,10 +20,11 @@ from click.testing import CliRunner
 from logpolar import load_model
 from logpolar.cli import main
 from logpolar.errors import LogpolarError
-from logpolar.training import loop, run
+from logpolar.training import loop, run, stopping
 from logpolar.training.config import read_config
 from logpolar.training.loop import Trainer
-from logpolar.training.run import Stopped, train
+from logpolar.training.run import train
+from logpolar.training.stopping import Stopped
 from training_runs import assert_same_records, assert_same_training, read_rows, state_of, without_graphs
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -84,7 +85,7 @@ def assert_same_run(folder, undisturbed):
 
 
 class TestCtrlC:
-    @pytest.mark.parametrize("step", [1, 2, 3, 4, 5])
+    @pytest.mark.parametrize("step", [1, 2, 3, 4, 5, 6])
     def test_at_any_step(self, tiny, folder, undisturbed, after_step, step):
         after_step(step, press_ctrl_c)
         with pytest.raises(Stopped, match=f"stopped after step {step}; rerun the command to resume"):
@@ -95,9 +96,26 @@ class TestCtrlC:
         assert (report.continued_from, report.was_complete) == (step, False)
         assert_same_run(folder, undisturbed)
 
-    def test_at_the_last_step_the_run_is_complete(self, tiny, folder, undisturbed, after_step):
-        after_step(6, press_ctrl_c)
-        train(tiny(), folder)
+    def test_does_not_wait_for_a_step_that_takes_long(self, tiny, folder, undisturbed, monkeypatch):
+        """Given up at its end, before the weights change: all but that has changed by then."""
+        original, goes_on = loop.descriptor_loss, threading.Event()
+
+        def slow(*arguments):
+            if len(called) == 3:
+                _thread.interrupt_main()
+                goes_on.wait(PATIENCE)
+            called.append(1)
+            return original(*arguments)
+
+        called: list[int] = []
+        with monkeypatch.context() as context:
+            context.setattr(stopping, "PATIENCE", 0.0)
+            context.setattr(loop, "descriptor_loss", slow)
+            with pytest.raises(Stopped, match="stopped after step 3; rerun"):
+                train(tiny("run.checkpoint_every=100"), folder)
+            goes_on.set()
+        assert state_of(folder)["step"] == 3
+        assert train(tiny(), folder).continued_from == 3
         assert_same_run(folder, undisturbed)
 
     def test_several_times(self, tiny, folder, undisturbed, after_step):
@@ -139,6 +157,7 @@ class TestCtrlC:
     def test_twice_stops_at_once(self, tiny, folder, after_step):
         def press_twice(trainer, loss):
             press_ctrl_c(trainer, loss)
+            time.sleep(0.5)  # until the main thread has noticed
             return press_ctrl_c(trainer, loss)
 
         after_step(5, press_twice)
@@ -235,7 +254,7 @@ class TestFailure:
         after_step(4, spoil)
         with pytest.raises(LogpolarError, match="diverged at step 4"):
             train(tiny("run.checkpoint_every=2"), folder)
-        assert state_of(folder)["step"] == 2
+        assert state_of(folder)["step"] == 3
 
     def test_full_disk(self, tiny, folder, undisturbed, monkeypatch):
         original, former = run.save_checkpoint, []
@@ -261,7 +280,7 @@ class TestFailure:
             "log.csv",
             "validation.csv",
         ]
-        assert train(tiny(), folder).continued_from == 2
+        assert train(tiny(), folder).continued_from == 3  # before it was validated
         assert_same_run(folder, undisturbed)
 
     def test_damaged_checkpoint(self, tiny, folder, undisturbed):

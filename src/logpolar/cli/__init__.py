@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from logpolar.cli.collection import collection
 from logpolar.cli.colmap import colmap
 from logpolar.cli.dataset import dataset
 from logpolar.cli.dataset_reconstruct import reconstruct
@@ -93,6 +94,7 @@ for _command in (
     match,
     extract,
     match_features,
+    collection,
     sfm,
     localize,
     colmap,

@@ -15,14 +15,24 @@ from logpolar.cli.options import (
     extractor_opener,
     make_workers,
     masks_option,
+    shard_size_option,
+    shards_of,
     warn_about_jobs,
 )
 from logpolar.errors import ImageError
 
+SHARD_SIZE = 256
+
 
 @click.command(epilog="Example: logpolar extract photos/ 'more/*.png' -o features.h5 --jobs 4")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("--output", "-o", type=click.Path(path_type=Path), required=True, help="Feature file (HDF5) to add to.")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="HDF5 file, or collection, to add to.",
+)
 @extraction_options
 @masks_option
 @click.option(
@@ -35,6 +45,7 @@ from logpolar.errors import ImageError
     help="Images at a time.",
 )
 @executor_option
+@shard_size_option("images", SHARD_SIZE)
 @click.option("--overwrite", is_flag=True, help="Start over instead of adding to an existing file.")
 def extract(
     paths: tuple[str, ...],
@@ -42,24 +53,27 @@ def extract(
     masks: Path | None,
     jobs: int,
     executor: str,
+    shard_size: int | None,
     overwrite: bool,
     **extraction: Any,
 ) -> None:
-    """Extract features of images, folders and globs into one file.
+    """Extract features of images, folders and globs into one file; tar files and URLs as well.
 
-    The file is HDF5 in hloc's layout. Rerun the command to resume. Unreadable images are listed at
-    the end with exit code 1 (2 if there were no others).
+    The file is HDF5 in hloc's layout; with --shard-size it is a folder of such files. Rerun the
+    command to resume. Unreadable images are listed at the end with exit code 1 (2 if there were no
+    others).
     """
     from logpolar.features.batch import extract_images
-    from logpolar.images import find_images
     from logpolar.images.masks import find_masks
+    from logpolar.images.remote import find_sources
 
-    images = find_images(paths)
+    images = find_sources(paths)
     found = find_masks(masks, images) if masks else None
     opener = extractor_opener(**extraction)
+    shards = shards_of(output, shard_size, SHARD_SIZE)
     with continuing(output):
         workers = make_workers(executor, jobs, batch=4)
-        report = extract_images(images, output, opener, workers, overwrite, progress=True, masks=found)
+        report = extract_images(images, output, opener, workers, overwrite, True, masks=found, shard_size=shards)
     if len(report.failed) == 1 == len(images):
         raise ImageError(next(iter(report.failed.values())))
     for reason in report.failed.values():

@@ -65,7 +65,7 @@ def export(
     Without MATCHES the benchmark matches the descriptors itself, with --ratio. Run it once per scene; all scenes share
     one editable config.json.
     """
-    from logpolar.features.hloc import open_features
+    from logpolar.features.collections import open_features
     from logpolar.integrations.imc.config import SubmissionOptions
     from logpolar.integrations.imc.exporting import export_submission
 

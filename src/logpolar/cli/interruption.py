@@ -17,16 +17,17 @@ import click
 
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
-_PATIENCE = 1.5
-"""Seconds until a command that is inside a library call, and so cannot notice a signal, is ended regardless."""
+_PATIENCE = 1.2
+"""Seconds until a command that is inside a library call, or slow to stop, is ended regardless: files can take it."""
 
 _AT_ONCE = 0.3
 """Seconds within which signals are one: ``timeout`` sends its own to the process and again to the process group."""
 
-_CLEANING = 1.0
+_CLEANING = 0.6
 """Seconds for removing temporary files at the end; what takes longer is blocked."""
 
 _noticed = threading.Event()
+_said = threading.Event()
 
 
 class Interrupted(KeyboardInterrupt):
@@ -39,6 +40,8 @@ class Interrupted(KeyboardInterrupt):
 
 def stop(words: str, error: BaseException) -> NoReturn:
     """Exit with a line and, as is the shells' convention, 128 + the number of the signal that ``error`` reports."""
+    _said.set()
+    _noticed.set()  # what still runs in a thread is not waited for
     with contextlib.suppress(OSError):  # SIGHUP: the terminal is gone
         click.echo(f"logpolar: {words}", err=True)
     sys.exit(128 + getattr(error, "number", signal.SIGINT))
@@ -57,6 +60,7 @@ def interruptible() -> Iterator[None]:
     if os.name != "posix":  # Python's own Ctrl-C
         yield
         return
+    atexit.register(_ignore)  # the first, and so the last to run
     for number in _SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:  # as nohup and background jobs of scripts have it
             signal.signal(number, _interrupt)
@@ -74,6 +78,13 @@ def interruptible() -> Iterator[None]:
         _noticed.set()  # Python's own exit is not to be interrupted by an exception
 
 
+def _ignore() -> None:
+    """All is done, or said: a signal to the rest of Python's exit would only change the exit code."""
+    if threading.current_thread() is threading.main_thread():  # not at the end that ``_end`` makes
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+
+
 def _interrupt(number: int, frame: Any) -> None:
     if not _noticed.is_set():
         _noticed.set()
@@ -81,7 +92,10 @@ def _interrupt(number: int, frame: Any) -> None:
 
 
 def _watch(pipe: int) -> None:
-    """Receives signals at once, whereas ``_interrupt`` waits for the main thread to return from a library call."""
+    """Receives signals at once, whereas ``_interrupt`` waits for the main thread to return from a library call.
+
+    A command with a handler of its own, such as training, decides itself when it stops.
+    """
     first = None
     while True:
         if select.select([pipe], [], [], None if first is None else _PATIENCE)[0]:
@@ -92,8 +106,9 @@ def _watch(pipe: int) -> None:
                 first = time.monotonic()
             elif time.monotonic() - first > _AT_ONCE:
                 _end(128 + number)
-        elif not _noticed.is_set() and signal.getsignal(number) == _interrupt:
-            print("logpolar: stopped; finished work is kept", file=sys.stderr)
+        elif signal.getsignal(number) == _interrupt:
+            if not _said.is_set():
+                print("logpolar: stopped; finished work is kept", file=sys.stderr)
             _end(128 + number)
 
 

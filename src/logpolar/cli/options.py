@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -144,6 +144,19 @@ executor_option = click.option(
     metavar="WHERE",
     help="Workers: local, dask:ADDRESS or ray:ADDRESS (extras 'dask', 'ray'); they must see the same files.",
 )
+
+
+def shard_size_option(unit: str, size: int) -> Callable[[Command], Command]:
+    """--shard-size, counted in units."""
+    words = f"Write a collection: OUTPUT is a folder of files with so many {unit} each, written by the workers."
+    return click.option("--shard-size", type=click.IntRange(min=1), metavar="N", help=f"{words} {size} is a good size.")
+
+
+def shards_of(output: Path, size: int | None, usual: int) -> int | None:
+    """Units in a shard; an output that is a collection stays one."""
+    from logpolar.storage.collections import is_collection
+
+    return size or (usual if is_collection(output) else None)
 
 
 def make_workers(executor: str, jobs: int, batch: int) -> Workers:

@@ -120,7 +120,7 @@ def _prepare(photos: Path, output: Path, fps: float, say: Callable[[str], None])
     """The folder of photos that COLMAP can read, and whether some could not be converted."""
     from logpolar.images.preparation import prepare_photos
 
-    check_claim(output, "photos")
+    check_claim(output)
     made = prepare_photos(photos, output / "photos", fps)
     if made.frames:
         say(f"{photos}: {made.frames} frames in {made.folder}")

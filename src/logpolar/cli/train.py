@@ -47,7 +47,7 @@ def _all_changes(changes: tuple[str, ...], device: str | None, precision: str | 
 
 
 @contextmanager
-def _training(output: Path) -> Iterator[None]:
+def training(output: Path) -> Iterator[None]:
     """Report missing extras, and how to resume after Ctrl-C."""
     from logpolar.errors import MissingExtraError
 
@@ -56,7 +56,7 @@ def _training(output: Path) -> Iterator[None]:
         import onnxscript  # noqa: F401
         import torch  # noqa: F401
 
-        from logpolar.training.run import Stopped
+        from logpolar.training.stopping import Stopped
     except ImportError as error:
         raise MissingExtraError("training", "train") from error
 
@@ -85,7 +85,7 @@ def train(config: Path, output: Path, overwrite: bool, init: str | None, **chang
         found = str(Path(init).absolute()) if Path(init).is_file() else init  # those of configs are relative to these
         changes["changes"] = (*changes["changes"], f"init={json.dumps(found)}")
     settings = _read_config(config, **changes)
-    with _training(output):
+    with training(output):
         from logpolar.training.run import train
         from logpolar.training.validation import summary
 
@@ -114,7 +114,7 @@ def train_detector(config: Path, output: Path, overwrite: bool, **changes: Any) 
     The folder receives the model file, its card, logs and checkpoints. Rerunning the command resumes from the last
     checkpoint. At the end its repeatability and correct matches on validation images are printed beside SIFT's.
     """
-    with _training(output):
+    with training(output):
         from logpolar.training.detector_config import read_detector_config
         from logpolar.training.detector_run import train_detector
 
@@ -143,7 +143,7 @@ def ablate(config: Path, output: Path, tests: tuple[str, ...], lambdas: str, pai
     Models are tested on the files of --test, or on the validation splits of the training files. The folder receives
     the table as CSV and Markdown, and its provenance as JSON. Rerunning the command resumes an interrupted run.
     """
-    with _training(output):
+    with training(output):
         from logpolar.errors import LogpolarError
         from logpolar.training.ablation import ablate, table_markdown
         from logpolar.training.config import find_files

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from logpolar.cli.train import training
+
 
 @click.command(
     "train-matcher",
@@ -22,15 +24,13 @@ def train_matcher(config: Path, output: Path, changes: tuple[str, ...], overwrit
     Views are made of scenes (`dataset colmap`), photos and aligned pairs, and described once; the folder receives the
     matcher's file, a log and checkpoints. Rerunning the command resumes an interrupted run. Needs a GPU to be of use.
     """
-    from logpolar.errors import MissingExtraError
     from logpolar.training.matcher_config import read_matcher_config
 
     settings = read_matcher_config(config, changes)
-    try:
+    with training(output):
         from logpolar.training.matcher_run import train_matcher
-    except ImportError as error:
-        raise MissingExtraError("training", "train") from error
-    report = train_matcher(settings, output, overwrite, click.echo)
+
+        report = train_matcher(settings, output, overwrite, click.echo)
     for name, values in report.figures.items():
         click.echo(f"{name}: precision {values['precision']:.4f}, recall {values['recall']:.4f}")
     if report.model:

@@ -11,7 +11,7 @@ from logpolar.cli.match import match
 from logpolar.cli.options import command_line
 from logpolar.storage.atomic_io import check_page
 
-_OF_MATCH_ALONE = {"output", "html", "h5", "as_json"}
+_OF_MATCH_ALONE = {"output", "html", "h5", "as_json", "colour_by", "max_lines", "inliers_only", "compare"}
 
 
 @click.group(short_help="Pages to look at results.")

@@ -20,8 +20,8 @@ from logpolar.datasets.building import (
     build_pairs,
     fingerprint,
     keep_distractors,
+    open_detector,
     or_reason,
-    sift,
     split_images,
 )
 from logpolar.datasets.correspondences import Correspondences, find_correspondences
@@ -139,7 +139,7 @@ def link_aligned(pair: AlignedPair, options: AlignedOptions, random: np.random.G
     encoded = [encode_gray(to_bytes(gray), options.quality) for gray in small]
     first, second = (decode_gray(data) for data in encoded)  # as readers of the file will see them
     first_gray, second_gray = to_gray(first), to_gray(second)
-    first_keypoints, second_keypoints = (sift(options.keypoints)(gray) for gray in (first_gray, second_gray))
+    first_keypoints, second_keypoints = (open_detector(options.keypoints)(gray) for gray in (first_gray, second_gray))
     if options.min_matches:
         shift, matches = measure_shift((first_gray, second_gray), (first_keypoints, second_keypoints), homography)
         if matches < options.min_matches:

@@ -6,6 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -21,7 +22,8 @@ from logpolar.datasets.writing import CorrespondenceWriter, ImageRecord, PairRec
 from logpolar.distributed import in_processes
 from logpolar.errors import ImageError, LogpolarError
 from logpolar.keypoints import Keypoints
-from logpolar.keypoints.detection import SiftDetector
+from logpolar.keypoints.detection import Detector, SiftDetector
+from logpolar.models.detectors import NetworkDetector
 from logpolar.storage.documents import versions
 
 Item = TypeVar("Item")
@@ -60,8 +62,12 @@ def fingerprint(items: Iterable[object], files: Iterable[Path]) -> str:
     return hashlib.sha256(repr((list(items), ages)).encode(errors="surrogateescape")).hexdigest()[:16]
 
 
-def sift(rules: KeypointRules) -> SiftDetector:
-    return SiftDetector(rules.max_keypoints, rules.contrast)
+@lru_cache(maxsize=1)  # a network takes longer to open than to run
+def open_detector(rules: KeypointRules) -> Detector:
+    """The detector of the rules. Networks use one thread: images are divided among processes."""
+    if rules.detector == "sift":
+        return SiftDetector(rules.max_keypoints, rules.contrast)
+    return NetworkDetector(rules.detector, rules.max_keypoints, threads=1)
 
 
 def in_batches(items: Iterable[Item], size: int, store: Callable[[list[Item]], None]) -> None:

@@ -18,8 +18,8 @@ from logpolar.datasets.building import (
     build_pairs,
     fingerprint,
     keep_distractors,
+    open_detector,
     or_reason,
-    sift,
     split_images,
 )
 from logpolar.datasets.correspondences import find_correspondences
@@ -109,7 +109,7 @@ def make_view_pair(photo: Bytes, backdrop: Bytes, options: ViewOptions, random: 
     homography = homography @ shift
     encoded = tuple(compress(change_light(view, random), options.quality, random) for view in (first, second))
     first, second = (decode_gray(data) for data in encoded)
-    first_keypoints, second_keypoints = (sift(options.keypoints)(to_gray(view)) for view in (first, second))
+    first_keypoints, second_keypoints = (open_detector(options.keypoints)(to_gray(view)) for view in (first, second))
     found, rejects = find_correspondences(
         first_keypoints, second_keypoints, homography, second.shape[::-1], options.rules, random
     )

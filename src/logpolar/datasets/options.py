@@ -24,14 +24,17 @@ class CorrespondenceRules:
 
 @dataclass(frozen=True)
 class KeypointRules:
-    """Which SIFT keypoints are detected."""
+    """Which keypoints are detected."""
 
-    max_keypoints: int = setting(8000, "Strongest SIFT keypoints of an image.", 1)
+    max_keypoints: int = setting(8000, "Strongest keypoints of an image.", 1)
     contrast: float = setting(0.02, "SIFT's contrast threshold; lower detects more and fainter keypoints.", 0)
     distractors: int = setting(
         1000,
         "Strongest keypoints without a partner (scenes: without depth) that the file keeps of an image.",
         0,
+    )
+    detector: str = setting(
+        "sift", "Finds the keypoints: sift, or a network detector, shipped or a file (one size, upright)."
     )
 
 
@@ -145,5 +148,10 @@ _STORED_NAMES = {"downscale": "shrink", "rotate": "turn", "max_rotation": "max_t
 
 
 def stored_settings(options: SceneOptions | PhotoOptions | AlignedOptions) -> dict[str, Any]:
-    """The options as they are stored in a file."""
-    return asdict(options, dict_factory=lambda items: {_STORED_NAMES.get(key, key): value for key, value in items})
+    """The options as they are stored in a file; those unknown to version 0.1 only where they are not the default,
+    so that its files can be resumed."""
+
+    def stored(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        return {_STORED_NAMES.get(key, key): value for key, value in items if (key, value) != ("detector", "sift")}
+
+    return asdict(options, dict_factory=stored)

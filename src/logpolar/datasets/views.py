@@ -9,7 +9,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from logpolar.datasets.building import or_reason, sift
+from logpolar.datasets.building import open_detector, or_reason
 from logpolar.datasets.columns import IMAGE_CAUSES
 from logpolar.datasets.depth import Planes, confirmed_inverse_depth, fit_planes, invert, nearest
 from logpolar.datasets.image_transforms import ImageTransform, transformed_name
@@ -93,7 +93,7 @@ def _prepare_view(task: ViewTask) -> ImageRecord:
     else:
         data = _encoded_image(image, task.view.image, options.images) if options.images.embed else b""
     # Detected in the very pixels that a reader of the file gets.
-    keypoints = sift(options.keypoints)(to_gray(decode_gray(data) if data else to_bytes(reduced)))
+    keypoints = open_detector(options.keypoints)(to_gray(decode_gray(data) if data else to_bytes(reduced)))
     # Depth is looked up in the original image.
     depth, inverse_depth = read_surface(task.view, task.confirming, options.depth, width)
     factor = depth.shape[1] / width, depth.shape[0] / height

@@ -2,6 +2,17 @@
 
 from logpolar.distributed.progress import show_progress
 from logpolar.distributed.threads import ahead, cores, interruptibly
-from logpolar.distributed.work import LOCAL, Workers, in_processes, on_workers
+from logpolar.distributed.work import LOCAL, Workers, batched, in_processes, on_batches, on_workers
 
-__all__ = ["LOCAL", "Workers", "ahead", "cores", "in_processes", "interruptibly", "on_workers", "show_progress"]
+__all__ = [
+    "LOCAL",
+    "Workers",
+    "ahead",
+    "batched",
+    "cores",
+    "in_processes",
+    "interruptibly",
+    "on_batches",
+    "on_workers",
+    "show_progress",
+]

@@ -7,7 +7,7 @@ import platform
 import threading
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,14 +34,14 @@ class ClusterRun:
 
     def __call__(self, tasks: Sequence[Any]) -> list[Any]:
         """In a worker process: the results of a batch. The job is started with the first one."""
-        return _opened(self)(tasks)
+        return list(_opened(self)(tasks))
 
 
 _lock = threading.Lock()
-_runs: OrderedDict[str, Callable[[Sequence[Any]], list[Any]]] = OrderedDict()
+_runs: OrderedDict[str, Callable[[Sequence[Any]], Iterable[Any]]] = OrderedDict()
 
 
-def _opened(run: ClusterRun) -> Callable[[Sequence[Any]], list[Any]]:
+def _opened(run: ClusterRun) -> Callable[[Sequence[Any]], Iterable[Any]]:
     with _lock:  # a process may have several threads
         if run.token not in _runs:
             _check_versions(run.versions)

@@ -25,7 +25,8 @@ _PATIENCE = 30
 class DaskCluster:
     """An ``Engine``: a batch is a task of Dask, which repeats it on another worker if its worker dies."""
 
-    lost: tuple[type[BaseException], ...] = (KilledWorker, CommClosedError, CancelledError)
+    lost: tuple[type[BaseException], ...] = (KilledWorker,)
+    cut: tuple[type[BaseException], ...] = (CommClosedError, CancelledError)
 
     def __init__(self, address: str, job: Job) -> None:
         self._address, self._run = address, pickle.dumps(ClusterRun(job))

@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection, resource_tracker
@@ -28,6 +28,7 @@ class Processes:
     """
 
     lost: tuple[type[BaseException], ...] = (BrokenProcessPool,)
+    cut: tuple[type[BaseException], ...] = ()
 
     def __init__(self, jobs: int, threads: int, job: Job) -> None:
         self._jobs, self._threads, self._job = jobs, threads, job
@@ -56,12 +57,12 @@ class Processes:
         self._pool.shutdown(cancel_futures=True)
 
 
-_run: Callable[[Sequence[Any]], list[Any]]
+_run: Callable[[Sequence[Any]], Iterable[Any]]
 """In a worker process: what it does with a batch."""
 
 
 def _work_on(tasks: Sequence[Any]) -> list[Any]:
-    return _run(tasks)
+    return list(_run(tasks))
 
 
 @contextlib.contextmanager

@@ -25,6 +25,7 @@ class RayCluster:
     """An ``Engine``: a batch is a task of Ray. The address "local" starts Ray on this machine for the run."""
 
     lost: tuple[type[BaseException], ...] = (WorkerCrashedError, NodeDiedError, ObjectLostError, OutOfMemoryError)
+    cut: tuple[type[BaseException], ...] = ()
 
     def __init__(self, address: str, job: Job) -> None:
         self._run, self._own = pickle.dumps(ClusterRun(job)), not ray.is_initialized()

@@ -2,6 +2,7 @@
 
 A worker that dies takes its batch with it. Such batches are run again, each alone, since which of those under way
 killed the worker is not known; one that kills its worker again is halved, until the single task is found that does.
+If the connection to a cluster was cut, no batch is to blame: all that were under way are sent again.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from logpolar.distributed.threads import cores
 from logpolar.errors import LogpolarError
@@ -22,6 +23,9 @@ Result = TypeVar("Result")
 LOCAL = "local"
 _MOST_LOSSES = 10
 """So many tasks in a row that kill their workers are not to blame: something else is wrong."""
+
+_MOST_CUTS = 10
+"""So many connections that were cut without a result in between."""
 
 ENGINES = (LOCAL, "dask:ADDRESS", "ray:ADDRESS")
 
@@ -56,11 +60,12 @@ class Job:
     work: Callable[..., Any]  # of a task; with ``start``, of its result and a task
     start: Callable[..., Any] | None
     arguments: tuple[Any, ...]
+    whole: bool = False  # ``work`` takes a batch instead of a task, and yields the results
 
-    def open(self) -> Callable[[Sequence[Any]], list[Any]]:
+    def open(self) -> Callable[[Sequence[Any]], Iterable[Any]]:
         """Starts here; the function that works on batches."""
         work = self.work if self.start is None else partial(self.work, self.start(*self.arguments))
-        return lambda tasks: [work(task) for task in tasks]
+        return work if self.whole else lambda tasks: map(work, tasks)
 
 
 class Pending(Protocol):
@@ -79,12 +84,19 @@ class NotSent:
         raise self.error
 
 
+_Sent: TypeAlias = tuple[Sequence[Task], Pending]
+
+
 class Engine(Protocol):
     """Runs batches on workers."""
 
     @property
     def lost(self) -> tuple[type[BaseException], ...]:
         """Errors of a batch whose worker died."""
+
+    @property
+    def cut(self) -> tuple[type[BaseException], ...]:
+        """Errors of batches that were under way when the connection to the workers was cut."""
 
     def capacity(self) -> int:
         """Batches that may be under way at a time."""
@@ -124,16 +136,46 @@ def on_workers(
     task that kills its worker even if it is alone gets the result of ``if_lost``, or raises ``LogpolarError``. An
     interrupted caller, or one that stops early, does not wait for the tasks under way.
     """
-    job = Job(work, start, arguments)
+    yield from _on_engine(Job(work, start, arguments), batched(tasks, workers.batch), workers, if_lost)
+
+
+def on_batches(
+    work: Callable[..., Iterable[Result]],
+    batches: Iterable[Sequence[Task]],
+    workers: Workers,
+    start: Callable[..., Any] | None = None,
+    arguments: tuple[Any, ...] = (),
+    if_lost: Callable[[Task], Result] | None = None,
+) -> Iterator[tuple[Task, Result]]:
+    """``on_workers`` for work that takes a batch of tasks at a time and yields their results.
+
+    Parts of a batch, down to single tasks, may come as batches of their own, after workers have died.
+    """
+    yield from _on_engine(Job(work, start, arguments, whole=True), iter(batches), workers, if_lost)
+
+
+def batched(tasks: Iterable[Task], size: int) -> Iterator[list[Task]]:
+    """Tasks in batches, for ``on_batches``."""
+    left = iter(tasks)
+    while batch := list(islice(left, size)):
+        yield batch
+
+
+def _on_engine(
+    job: Job,
+    batches: Iterator[Sequence[Task]],
+    workers: Workers,
+    if_lost: Callable[[Task], Result] | None,
+) -> Iterator[tuple[Task, Result]]:
     if workers.is_here:
         run = job.open()
-        for task in tasks:
-            yield task, run([task])[0]
+        for batch in batches:
+            yield from zip(batch, run(batch), strict=True)
         return
     engine = open_engine(workers, job)
     done = False
     try:
-        yield from _Run(engine, workers.batch, if_lost).results(iter(tasks))
+        yield from _Run(engine, if_lost).results(batches)
         done = True
     finally:
         engine.close(done)
@@ -160,48 +202,60 @@ def open_engine(workers: Workers, job: Job) -> Engine:
 class _Run(Generic[Task, Result]):
     """The work of an engine on one list of tasks."""
 
-    def __init__(self, engine: Engine, size: int, if_lost: Callable[[Task], Result] | None) -> None:
-        self._engine, self._size, self._if_lost = engine, size, if_lost
+    def __init__(self, engine: Engine, if_lost: Callable[[Task], Result] | None) -> None:
+        self._engine, self._if_lost = engine, if_lost
         self._losses = 0  # single tasks, one after the other, that killed their workers
+        self._cuts = 0  # of the connection, without a result in between
 
-    def results(self, tasks: Iterator[Task]) -> Iterator[tuple[Task, Result]]:
-        waiting: deque[tuple[list[Task], Pending]] = deque()
+    def results(self, batches: Iterator[Sequence[Task]]) -> Iterator[tuple[Task, Result]]:
+        waiting: deque[_Sent[Task]] = deque()
         more = True
         while more or waiting:
             while more and len(waiting) < self._engine.capacity():
-                batch = list(islice(tasks, self._size))
+                batch = next(batches, None)
+                more = batch is not None
                 if batch:
                     waiting.append((batch, self._send(batch)))
-                more = len(batch) == self._size
             if not waiting:
                 return
             first = waiting.popleft()
             try:
                 yield from zip(first[0], first[1].result(), strict=True)
+                self._cuts = 0
+            except self._engine.cut as error:
+                waiting = self._again([first, *waiting], error)
             except self._engine.lost:
                 self._engine.recover()
                 for suspects, pending in [first, *waiting]:
                     yield from self._after_loss(suspects, pending)
                 waiting.clear()
 
-    def _send(self, batch: list[Task]) -> Pending:
+    def _send(self, batch: Sequence[Task]) -> Pending:
         try:
             return self._engine.submit(batch)
-        except self._engine.lost as error:
+        except (*self._engine.lost, *self._engine.cut) as error:
             return NotSent(error)
 
-    def _after_loss(self, batch: list[Task], pending: Pending) -> Iterator[tuple[Task, Result]]:
+    def _again(self, sent: Iterable[_Sent[Task]], error: BaseException) -> deque[_Sent[Task]]:
+        """Batches, all sent again over a new connection."""
+        self._cuts += 1
+        if self._cuts > _MOST_CUTS:
+            raise LogpolarError("the connection to the workers is cut again and again; see its scheduler") from error
+        self._engine.recover()
+        return deque((batch, self._send(batch)) for batch, _ in sent)
+
+    def _after_loss(self, batch: Sequence[Task], pending: Pending) -> Iterator[tuple[Task, Result]]:
         """Results of a batch that was under way when a worker died."""
         try:
             found = pending.result()
-        except self._engine.lost:
+        except (*self._engine.lost, *self._engine.cut):
             yield from self._alone(batch)
         else:
             yield from zip(batch, found, strict=True)
 
-    def _alone(self, batch: list[Task]) -> Iterator[tuple[Task, Result]]:
+    def _alone(self, batch: Sequence[Task]) -> Iterator[tuple[Task, Result]]:
         try:
-            found = self._send(batch).result()
+            found = self._result(batch)
         except self._engine.lost as error:
             self._engine.recover()
             if len(batch) > 1:
@@ -213,6 +267,15 @@ class _Run(Generic[Task, Result]):
         else:
             self._losses = 0
             yield from zip(batch, found, strict=True)
+
+    def _result(self, batch: Sequence[Task]) -> list[Any]:
+        """Of a batch by itself, over a new connection if need be."""
+        sent = self._send(batch)
+        while True:
+            try:
+                return sent.result()
+            except self._engine.cut as error:
+                ((_, sent),) = self._again([(batch, sent)], error)
 
     def _lose(self, task: Task, error: BaseException) -> Result:
         self._losses += 1

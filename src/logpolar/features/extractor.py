@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from logpolar.errors import ImageError
 from logpolar.features.features import Features
 from logpolar.images import fitted_size, read_downscaled, resize, to_gray
+from logpolar.images.remote import FetchedImage, RemoteImage
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import Detector, FeatureDetector, SiftDetector
 from logpolar.keypoints.keypoints import MAX_SIZE
@@ -98,7 +99,7 @@ class Extractor:
         ``color``: channel order of an array, ``"bgr"`` as in OpenCV or ``"rgb"``. An incorrect order cannot be
         detected: it only changes the gray values a little. PIL images are RGB in any case.
         """
-        if isinstance(image, str | Path):
+        if isinstance(image, str | Path | RemoteImage | FetchedImage):
             gray, (width, height) = read_downscaled(image, self.max_size)
         else:
             gray = to_gray(image, color)

@@ -28,7 +28,7 @@ from logpolar.features.features import Features
 from logpolar.images import fitted_size
 from logpolar.keypoints import MAX_SIZE, Keypoints
 from logpolar.storage.arrays import Array, find
-from logpolar.storage.hdf5 import FileKind, Hdf5File, Hdf5Writer
+from logpolar.storage.hdf5 import FileKind, Hdf5File, Hdf5Writer, in_other_words
 
 HLOC_SCHEMA = {
     "keypoints": Array(("N", 2)),
@@ -132,21 +132,35 @@ class FeatureWriter(Hdf5Writer):
         super().__init__(path, settings, overwrite)
 
     def _difference(self, key: str, before: Any, now: Any) -> str:
-        if key == "model_hash":
-            from logpolar.models import load_model, shipped_models  # reading features loads no models
-
-            for name in shipped_models():
-                if load_model(name).digest == before:
-                    return f"with the model now called {name}, whose descriptors do not match those of this one"
-        return super()._difference(key, before, now)
+        return difference(key, before, now)
 
     def _resume(self, file: FeatureFile) -> None:
         self.finished = set(file.names())
 
     def add(self, name: str, features: Features) -> None:
         """Add an image; on return it is safely in the file."""
-        self._add(lambda file: _write_features(file, name, features))
-        self.finished.add(name)
+        self.add_many({name: features})
+
+    def add_many(self, found: Mapping[str, Features]) -> None:
+        """Add images in one transaction."""
+
+        def write(file: Any) -> None:
+            for name, features in found.items():
+                _write_features(file, name, features)
+
+        self._add(write)
+        self.finished.update(found)
+
+
+def difference(key: str, before: Any, now: Any) -> str:
+    """A changed setting of features in words, to follow "was made"."""
+    if key == "model_hash":
+        from logpolar.models import load_model, shipped_models  # reading features loads no models
+
+        for name in shipped_models():
+            if load_model(name).digest == before:
+                return f"with the model now called {name}, whose descriptors do not match those of this one"
+    return in_other_words(key, before, now)
 
 
 def _group_of(file: Any, name: str) -> Any:

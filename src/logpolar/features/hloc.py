@@ -50,11 +50,6 @@ class HlocFeatureFile(FeatureFile):
         return Keypoints.from_points(found["keypoints"], scale, found.get("oris"), found.get("scores"))
 
 
-def open_features(path: str | Path) -> FeatureFile:
-    """Open a feature file of ours or, without our header, of hloc."""
-    return HlocFeatureFile(path) if is_foreign(path) else FeatureFile(path)
-
-
 def is_foreign(path: str | Path) -> bool:
     """Whether an HDF5 file lacks our header."""
     with opened(Path(path)) as file:

@@ -23,11 +23,14 @@ Estimate: TypeAlias = tuple[Matrix | None, Mask]
 
 _CONFIDENCE = 0.99999
 _ITERATIONS = 10000
+_LEAST_ITERATIONS = 5000
+"""Of PoseLib, whose own 1000 end before the best of several nearly equal models of a pair is found."""
+
 _UNIT_CAMERA = {"model": "SIMPLE_PINHOLE", "width": 1, "height": 1, "params": [1.0, 0.0, 0.0]}
 
 
 def _poselib_pose(first: Matrix, second: Matrix, threshold: float, seed: int) -> Estimate:
-    options = {"max_epipolar_error": threshold, "seed": seed}
+    options = {"max_epipolar_error": threshold, "seed": seed, "min_iterations": _LEAST_ITERATIONS}
     pose, info = poselib.estimate_relative_pose(first, second, _UNIT_CAMERA, _UNIT_CAMERA, options, {})
     return np.array(pose.Rt, np.float64), _mask(info["inliers"])
 

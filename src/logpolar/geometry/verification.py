@@ -44,6 +44,7 @@ class VerifiedMatches:
     threshold: float | None = (
         None  # largest error of an inlier, in pixels of the images as described; None without a model
     )
+    unguided: Matches | None = None  # of guided matching: the matches before it, with the matcher's confidence
 
     @property
     def pose(self) -> RelativePose | None:
@@ -88,6 +89,7 @@ def match_and_verify(
     """
     matching, estimation = matching or PairMatchingOptions(), estimation or EstimationOptions()
     matches = match_features(first, second, matching, device=device)
+    unguided = None
     geometry = _estimate(model, first, second, matches, cameras, estimation)
     if estimation.guided and geometry.common_scene:
         predicted = _prediction(model, geometry, first, second, cameras, estimation)
@@ -95,9 +97,9 @@ def match_and_verify(
         again = _estimate(model, first, second, near, cameras, estimation)
         if again.inlier_count > geometry.inlier_count:
             # The second matches fit the first geometry by construction: only the first tell chance from agreement.
-            matches, geometry = near, replace(again, significance=geometry.significance)
+            unguided, matches, geometry = matches, near, replace(again, significance=geometry.significance)
     threshold = None if model == "none" else estimation.threshold_of(model)
-    return VerifiedMatches(model, matches, geometry, *_positions(first, second, matches), threshold)
+    return VerifiedMatches(model, matches, geometry, *_positions(first, second, matches), threshold, unguided)
 
 
 def _positions(first: Features, second: Features, matches: Matches) -> tuple[Points, Points]:

@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import cv2
 import numpy as np
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from logpolar.errors import ImageError
 from logpolar.images.headers import image_size, promises_too_much
 from logpolar.images.heif import decode_heif, is_heif
+from logpolar.images.remote import FetchedImage, RemoteImage
 from logpolar.images.resizing import downscale, fitted_size
 from logpolar.settings import DEFAULT_MEGAPIXELS, MEGAPIXELS_VARIABLE
 from logpolar.storage.inputs import MAX_BYTES, read_bytes
@@ -36,6 +37,9 @@ _GRAY_CODES = {
 
 _PIL_MODES = ("1", "L", "RGB", "RGBA", "I", "I;16", "F")
 """Modes of PIL images whose arrays can be used as they are; others (palette, CMYK, ...) are converted to RGB."""
+
+EncodedImage: TypeAlias = RemoteImage | FetchedImage
+"""The bytes of an image file from elsewhere."""
 
 _LARGE = 2**26
 """Pixels above which an image is decoded and downscaled with as little memory as possible."""
@@ -70,14 +74,14 @@ def read_image(path: str | Path) -> Image:
         raise _named(error, path) from error
 
 
-def _read(path: str | Path) -> bytes:
-    data = read_bytes(path, ImageError, 2 * MAX_BYTES)
+def _read(path: str | Path | EncodedImage) -> bytes:
+    data = read_bytes(path, ImageError, 2 * MAX_BYTES) if isinstance(path, str | Path) else path.read()
     if not data:
         raise ImageError("the file is empty")
     return data
 
 
-def _named(error: ImageError, path: str | Path) -> ImageError:
+def _named(error: ImageError, path: str | Path | EncodedImage) -> ImageError:
     return ImageError(str(error) if str(path) in str(error) else f"{path}: {error}")
 
 
@@ -91,13 +95,19 @@ def read_checked(path: str | Path) -> bytes:
         raise _named(error, path) from error
 
 
-def _check_pixels(data: bytes) -> None:
-    size = image_size(data)
-    if size and size[0] * size[1] > max_pixels():
+def check_size(width: int, height: int) -> None:
+    """Raise ``ImageError`` if an image has more pixels than the limit."""
+    if width * height > max_pixels():
         raise ImageError(
-            f"has {size[0]} x {size[1]} pixels, more than the limit of {max_pixels() / 1e6:g} megapixels; raise it by "
+            f"has {width} x {height} pixels, more than the limit of {max_pixels() / 1e6:g} megapixels; raise it by "
             "`logpolar --max-megapixels` if the file can be trusted"
         )
+
+
+def _check_pixels(data: bytes) -> None:
+    size = image_size(data)
+    if size:
+        check_size(*size)
     if promises_too_much(data):
         raise ImageError("a damaged image, or a truncated one: its file is shorter than it declares")
 
@@ -144,7 +154,7 @@ def read_gray(path: str | Path) -> FloatArray:
     return read_downscaled(path, None)[0]
 
 
-def read_downscaled(path: str | Path, max_size: int | None) -> tuple[FloatArray, tuple[int, int]]:
+def read_downscaled(path: str | Path | EncodedImage, max_size: int | None) -> tuple[FloatArray, tuple[int, int]]:
     """``to_gray`` of a file, downscaled as by ``downscale``, and the width and height of the image before that."""
     try:
         data = _read(path)

@@ -13,34 +13,26 @@ A feature file with such groups (``logpolar match --h5``) is a match file, too.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from functools import lru_cache
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import h5py
 import numpy as np
+from numpy.typing import NDArray
 
-from logpolar.distributed import Workers, on_workers, show_progress
 from logpolar.errors import StorageError
-from logpolar.features.features import Features
 from logpolar.features.files import FeatureFile, FeatureWriter, image_names
-from logpolar.features.hloc import is_foreign, open_features
-from logpolar.matching.learned import check_features
-from logpolar.matching.many import KEPT_IMAGES, match_many
-from logpolar.matching.nearest import Matches, match_features
-from logpolar.matching.options import MatchingOptions
-from logpolar.matching.pairs import Pair, each_once
+from logpolar.matching.nearest import Matches
+from logpolar.matching.pairs import Pair
 from logpolar.storage.arrays import Array, find, has
 from logpolar.storage.hdf5 import FileKind, Hdf5File, Hdf5Writer, read_header
 
-_SECONDS = 2.0
-"""Time between writes, and so what a killed run loses; to write each pair by itself would take longer than matching."""
-
 SCHEMA = {"matches0": Array(("N",), "iu", (-1, 2**31 - 1)), "matching_scores0": Array(("N",), bounds=(-1e6, 1e6))}
 """The arrays of a pair."""
+
+_Stored: TypeAlias = tuple[dict[str, NDArray[Any]], dict[str, Any]]
+"""Arrays and attributes of a pair."""
 
 
 class MatchFile(Hdf5File):
@@ -54,7 +46,7 @@ class MatchFile(Hdf5File):
 
     def _read_settings(self) -> dict[str, Any]:
         if self._file.attrs.get("format") == FeatureFile.kind.format and any(_pair_groups(self._file)):
-            self._names = _by_flat_name(image_names(self._file), self.path)
+            self._names = by_flat_name(image_names(self._file), self.path)
             return read_header(self._file, self.path, FeatureFile.kind)
         return super()._read_settings()
 
@@ -89,23 +81,25 @@ class MatchFile(Hdf5File):
                 return _swap(matches) if swapped else matches
         raise StorageError(f"{self.path}: no matches of '{first}' and '{second}' in this file")
 
+    def stored(self, pair: Pair) -> _Stored:
+        """The arrays and attributes of a pair as they are in the file."""
+        name = _group_name(*pair)
+        arrays = self._arrays(name, SCHEMA, {})
+        with self._damage(name):
+            return arrays, dict(find(self._file, name).attrs)
+
 
 class HlocMatchFile(MatchFile):
     """A match file written by hloc, which does not store image names: ``names`` are those of the feature file."""
 
     def __init__(self, path: str | Path, names: Iterable[str]) -> None:
-        self._names = _by_flat_name(names, Path(path))
+        self._names = by_flat_name(names, Path(path))
         super().__init__(path)
 
     def _read_settings(self) -> dict[str, Any]:
         if not any(_pair_groups(self._file)):
             raise StorageError(f"{self.path}: neither a match file of logpolar nor one of hloc: no matches0 in it")
         return {"written_by": "hloc"}
-
-
-def open_matches(path: str | Path, names: Iterable[str]) -> MatchFile:
-    """A match file of logpolar or, without our header, of hloc; ``names``: the images of the feature file."""
-    return HlocMatchFile(path, names) if is_foreign(path) else MatchFile(path)
 
 
 class MatchWriter(Hdf5Writer):
@@ -125,6 +119,12 @@ class MatchWriter(Hdf5Writer):
         self._add(lambda file: _write_pairs(file, found))
         self.finished.update(found)
 
+    def copy(self, source: MatchFile, pairs: Iterable[Pair]) -> None:
+        """Add pairs of another file as they are there, in one transaction."""
+        found = {pair: source.stored(pair) for pair in pairs}
+        self._add(lambda file: _write_stored(file, found))
+        self.finished.update(found)
+
 
 class PairWriter(FeatureWriter):
     """Writes features and their matches into one file, which is a feature file and a match file."""
@@ -142,105 +142,13 @@ class PairWriter(FeatureWriter):
         self._add(write)
 
 
-@dataclass
-class MatchReport:
-    """Counts of a run of ``match_pairs``."""
-
-    done: int = 0
-    skipped: int = 0  # already in the file
-    matches: int = 0
-
-
-def match_pairs(
-    features: str | Path,
-    output: str | Path,
-    pairs: Iterable[Pair],
-    options: MatchingOptions | None = None,
-    workers: Workers | int = 1,
-    overwrite: bool = False,
-    progress: bool = False,
-    device: str = "cpu",
-) -> MatchReport:
-    """Match pairs of images of a feature file into a match file; pairs already in it, in either order, are skipped.
-
-    A killed run never corrupts the file and loses the matches of the last seconds at most; run it again to continue.
-    ``workers``, a number of processes of this machine or a cluster, match on the CPU; on another ``device`` there is
-    one process.
-    """
-    options, report = options or MatchingOptions(), MatchReport()
-    if device != "cpu":
-        from logpolar.matching.torch_nearest import find_device
-
-        find_device(device)  # raises before a file is made
-    with open_features(features) as file:
-        check_features(options, file.settings)
-        settings = {**asdict(options), "features": file.settings}
-    wanted = each_once(pairs)
-    _by_flat_name({name for pair in wanted for name in pair}, Path(output))
-    with MatchWriter(output, settings, overwrite) as writer:
-        todo = [pair for pair in wanted if not {pair, pair[::-1]} & writer.finished]
-        report.skipped = len(wanted) - len(todo)
-        waiting: dict[Pair, tuple[int, Matches]] = {}
-        last = time.monotonic()
-        with show_progress(len(wanted), "matches", "pair", progress, report.skipped) as bar:
-            try:
-                for pair, found in _matched(Path(features), todo, options, workers, device):
-                    waiting[pair] = found
-                    report.done += 1
-                    report.matches += len(found[1])
-                    bar.update()
-                    if time.monotonic() - last > _SECONDS:
-                        writer.add(waiting)
-                        waiting, last = {}, time.monotonic()
-            finally:
-                if waiting:
-                    writer.add(waiting)
-    return report
-
-
-def _matched(
-    features: Path, pairs: list[Pair], options: MatchingOptions, workers: Workers | int, device: str
-) -> Iterator[tuple[Pair, tuple[int, Matches]]]:
-    """Pairs, the number of keypoints of their first images, and matches."""
-    workers = Workers(workers) if isinstance(workers, int) else workers
-    workers = workers.at_most(len(pairs)) if device == "cpu" else Workers()
-    if not workers.is_here:
-        yield from on_workers(_work, pairs, workers, _open_worker, (features, options))
-        return
-    counts: dict[str, int] = {}
-
-    def counted(name: str) -> Features:
-        found = file.read(name)
-        counts[name] = len(found)
-        return found
-
-    with open_features(features) as file:
-        for pair, matches in match_many(counted, pairs, options, device):
-            yield pair, (counts[pair[0]], matches)
-
-
-@dataclass(frozen=True)
-class _Worker:
-    read: Callable[[str], Features]
-    options: MatchingOptions
-
-
-def _open_worker(features: Path, options: MatchingOptions) -> _Worker:
-    return _Worker(lru_cache(KEPT_IMAGES)(open_features(features).read), options)
-
-
-def _work(worker: _Worker, pair: Pair) -> tuple[int, Matches]:
-    first, second = (worker.read(name) for name in pair)
-    return len(first), match_features(first, second, worker.options)
-
-
 def check_matches(matches: Matches, first: int, second: int, what: str) -> None:
     """Raise unless the matches fit images with these numbers of keypoints; ``what`` names them in the error."""
     if len(matches) and (matches.indices >= (first, second)).any():
         raise StorageError(f"{what}: matched keypoints are missing from the features; they belong to another file")
 
 
-def _by_flat_name(names: Iterable[str], path: Path) -> dict[str, str]:
+def by_flat_name(names: Iterable[str], path: Path) -> dict[str, str]:
     """Image names by their group names; raises if two images share one."""
     found: dict[str, str] = {}
     for name in sorted(names):
@@ -258,10 +166,16 @@ def _write_pairs(file: Any, found: Mapping[Pair, tuple[int, Matches]]) -> None:
         name = _group_name(first, second)
         if name in file:
             del file[name]
-        group = file.require_group(name)
-        group.create_dataset("matches0", data=partner)
-        group.create_dataset("matching_scores0", data=score)
-        group.attrs["name0"], group.attrs["name1"] = first, second
+        arrays = {"matches0": partner, "matching_scores0": score}
+        _write_stored(file, {(first, second): (arrays, {"name0": first, "name1": second})})
+
+
+def _write_stored(file: Any, found: Mapping[Pair, _Stored]) -> None:
+    for pair, (arrays, attributes) in found.items():
+        group = file.require_group(_group_name(*pair))
+        for key, values in arrays.items():
+            group.create_dataset(key, data=values)
+        group.attrs.update(attributes)
 
 
 def _pair_groups(file: Any) -> Iterator[Any]:

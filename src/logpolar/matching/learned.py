@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from logpolar.distributed import cores
 from logpolar.errors import LogpolarError, ModelError, in_one_line
 from logpolar.features.features import Features
 from logpolar.matching.nearest import Matches
@@ -23,6 +22,7 @@ from logpolar.matching.options import MatchingOptions
 from logpolar.models import load_model, shipped_models
 from logpolar.models.matcher_cards import keypoint_table
 from logpolar.models.matcher_files import PIECES, MatcherModel, load_matcher
+from logpolar.models.runtimes.onnxruntime_cpu import open_session
 from logpolar.types import FloatArray
 
 if TYPE_CHECKING:
@@ -58,6 +58,9 @@ class _Image:
     own: tuple[FloatArray, FloatArray]
     across: tuple[FloatArray, FloatArray]
 
+
+_DIMENSIONS = {"encode": 3, "within": 2, "across": 1}
+"""Of the last output of a piece."""
 
 _Rows = dict[str, FloatArray]
 """Inputs of a piece, by name; a row for every keypoint of an image."""
@@ -101,20 +104,8 @@ class LearnedMatcher:
             self._torch = TorchMatcher(self.model, device)
             return
         self.model.check_graphs()
-        self._sessions = {piece: self._open(piece, threads) for piece in PIECES}
-
-    def _open(self, piece: str, threads: int) -> object:
-        import onnxruntime  # imported here: it is slow to load
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads or cores()
-        options.log_severity_level = 3
-        try:
-            return onnxruntime.InferenceSession(self.model.graphs[piece], options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # onnxruntime's errors share no base class
-            raise ModelError(
-                f"matcher '{self.model.card.name}': onnxruntime cannot load its graph ({in_one_line(error)})"
-            ) from error
+        what = f"matcher '{self.model.card.name}'"  # weights are inputs: one graph runs every layer
+        self._sessions = {piece: open_session(what, self.model.graphs[piece], {}, threads) for piece in PIECES}
 
     def check_descriptors(self, name: str, digest: str) -> None:
         """Raise ``ModelError`` unless features are of the descriptor model that the card names."""
@@ -204,7 +195,14 @@ class LearnedMatcher:
 
     def _run(self, piece: str, given: dict[str, FloatArray], layer: int) -> list[FloatArray]:
         session, weights = self._sessions[piece], self.model.piece_weights(piece, layer)
-        found: list[FloatArray] = session.run(None, {**given, **weights})  # type: ignore[attr-defined]
+        rows = len(given["descriptors" if piece == "encode" else "states"])
+        try:
+            found: list[FloatArray] = session.run(None, {**given, **weights})
+            if any(len(values) != rows for values in found) or found[-1].ndim != _DIMENSIONS[piece]:
+                raise ValueError(f"results of shape {', '.join(str(values.shape) for values in found)}")
+        except Exception as error:  # onnxruntime's errors share no base class
+            name = self.model.card.name
+            raise ModelError(f"matcher '{name}': damaged weights or graph '{piece}' ({in_one_line(error)})") from error
         return found
 
 

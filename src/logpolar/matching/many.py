@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from logpolar.features.features import Features
 from logpolar.keypoints import Keypoints
+from logpolar.matching.groups import KEPT_IMAGES
 from logpolar.matching.learned import open_matcher
 from logpolar.matching.nearest import Matches, filter_matches, match_features, select_matches
 from logpolar.matching.options import MatchingOptions
@@ -18,9 +19,6 @@ from logpolar.types import FloatArray
 
 if TYPE_CHECKING:
     from logpolar.matching.torch_nearest import PairOnDevice
-
-KEPT_IMAGES = 64
-"""Images whose features a process keeps in memory: pairs of one image follow each other."""
 
 _LEARNED_BATCH = 32
 """Pairs that a learned matcher gets at a time on a device."""

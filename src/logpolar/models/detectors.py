@@ -13,7 +13,6 @@ from typing import Any
 import cv2
 import numpy as np
 
-from logpolar.distributed import cores
 from logpolar.errors import ImageError, ModelError, in_one_line
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.keypoints import MAX_SIZE
@@ -21,6 +20,7 @@ from logpolar.keypoints.orientation import gradient_angles
 from logpolar.keypoints.peaks import find_peaks
 from logpolar.models.files import DetectorModel, load_detector
 from logpolar.models.runtimes.base import check_patches
+from logpolar.models.runtimes.onnxruntime_cpu import open_session
 from logpolar.settings import DEFAULT_MAX_KEYPOINTS, ORIENTATIONS, Orientation
 from logpolar.types import FloatArray
 
@@ -134,26 +134,19 @@ class _Network:
     """A detector's network in onnxruntime."""
 
     def __init__(self, model: DetectorModel, threads: int) -> None:
-        import onnxruntime  # imported here: it is slow to load
-
         self.model = model
         model.check_graph()
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads or cores()
-        options.log_severity_level = 3
-        values = [onnxruntime.OrtValue.ortvalue_from_numpy(weight) for weight in model.weights.values()]
-        try:
-            options.add_external_initializers(list(model.weights), values)
-            self._session = onnxruntime.InferenceSession(model.graph, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # onnxruntime's errors share no base class
-            raise ModelError(
-                f"detector '{model.name}': onnxruntime cannot load its graph ({in_one_line(error)})"
-            ) from error
-
+        self._session = open_session(f"detector '{model.name}'", model.graph, model.weights, threads)
         _check_scores(model, self)
 
     def __call__(self, image: FloatArray) -> FloatArray:
-        return np.asarray(self._session.run(None, {"image": image[None, None]})[0][0, 0], np.float32)
+        try:
+            scores = np.asarray(self._session.run(None, {"image": image[None, None]})[0], np.float32)
+        except Exception as error:  # onnxruntime's errors share no base class
+            raise ModelError(f"detector '{self.model.name}': damaged graph ({in_one_line(error)})") from error
+        if scores.shape != (1, 1, *image.shape):
+            raise ModelError(f"detector '{self.model.name}': damaged graph (scores of shape {scores.shape})")
+        return np.asarray(scores[0, 0])
 
 
 def check_image() -> FloatArray:

@@ -6,6 +6,7 @@ since onnx is not part of every install: ONNX is protobuf, fields of a number an
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from logpolar.models.cards import DetectorOptions, NetworkOptions
@@ -32,7 +33,13 @@ _OPERATORS = frozenset(
         *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "QuantizeLinear", "DequantizeLinear"),
     }
 )
-"""No control flow, and nothing that makes large tensors out of small ones."""
+"""No control flow, and nothing that makes large tensors out of small ones but for ``_GROWING``."""
+
+_GROWING = {"Concat", "Pad", "MatMul"}
+"""One after the other, they could take any amount of memory: there may be as many as a network has layers, and one."""
+
+_IN_MATCHERS = 4
+"""Most of one of them in a piece of a matcher."""
 
 _MATCHER_OPERATORS = frozenset({"MatMul", "Gemm", "Softmax", "LayerNormalization", "Erf", "Cos", "Sin", "Split"})
 
@@ -50,6 +57,7 @@ def check_graph(graph: bytes, network: NetworkOptions | DetectorOptions, weights
     """Raise ``ValueError`` unless a graph is that of a network, with these weights, by shape, supplied from outside."""
     given, wanted = ("patches", "descriptors") if isinstance(network, NetworkOptions) else ("image", "scores")
     body, nodes, described = _checked_body(graph, [given], [wanted], _OPERATORS)
+    _check_growth(nodes, len(_expected_layers(network)) + 1)
     if type(network).from_dict(parse_json(described)) != network:
         raise ValueError("it is of another network")
     if _layers(nodes, _shapes(body, weights)) != _expected_layers(network):
@@ -58,8 +66,15 @@ def check_graph(graph: bytes, network: NetworkOptions | DetectorOptions, weights
 
 def check_piece(graph: bytes, inputs: Sequence[str], outputs: Sequence[str]) -> None:
     """Raise ``ValueError`` unless a graph of a matcher has these inputs and outputs and only harmless operators."""
-    body, _, _ = _checked_body(graph, inputs, outputs, _OPERATORS | _MATCHER_OPERATORS)
+    body, nodes, _ = _checked_body(graph, inputs, outputs, _OPERATORS | _MATCHER_OPERATORS)
+    _check_growth(nodes, _IN_MATCHERS)
     _shapes(body, {})
+
+
+def _check_growth(nodes: Sequence[_Message], most: int) -> None:
+    for operator, count in Counter(node.text(_NODE_OPERATOR) for node in nodes).items():
+        if operator in _GROWING and count > most:
+            raise ValueError(f"it has {count} operators '{operator}'")
 
 
 def _checked_body(

@@ -91,8 +91,8 @@ def read_calibration(options: CameraOptions) -> Calibration | None:
     if len(cameras) != 1:
         raise LogpolarError(f"{given}: has {len(cameras)} cameras; a calibration is one line of COLMAP's cameras.txt")
     _, model, *rest = cameras[0] if len(cameras[0]) > 1 else (*cameras[0], "")
-    values = _numbers(rest)
-    if model not in MODEL_PARAMETERS or values is None or len(values) < 2:
+    values = _numbers(rest) if len(rest) >= 2 else None
+    if model not in MODEL_PARAMETERS or values is None or not all(0 < side < 1e6 for side in values[:2]):
         raise LogpolarError(f"{given}: not a line 'ID MODEL WIDTH HEIGHT parameters' as in COLMAP's cameras.txt")
     return _checked(Calibration(model, values[2:], (int(values[0]), int(values[1])), given))
 

@@ -26,6 +26,8 @@ SUSPICIOUS_AGREEMENT = 0.3
 """Two photos of which fewer matches than this fraction agree with the model contradict it."""
 WEAK_POINTS, LARGE_ERROR = 0.1, 2.5
 """Fraction and multiple of the median over photos."""
+NOTABLE_ERROR = 1.0
+"""Pixels: below it no photo is called bad, however good the others are."""
 
 
 @dataclass(frozen=True)
@@ -255,7 +257,7 @@ def _weak_photos(facts: Facts) -> Iterator[Finding]:
     points = np.median([facts.photos[row].points for row in placed])
     error = np.median([facts.photos[row].error or 0 for row in placed])
     weak = [row for row in placed if facts.photos[row].points < WEAK_POINTS * points]
-    loose = [row for row in placed if (facts.photos[row].error or 0) > LARGE_ERROR * error > 0]
+    loose = [row for row in placed if (facts.photos[row].error or 0) > max(LARGE_ERROR * error, NOTABLE_ERROR)]
     if weak:
         title = f"{_photos(weak)} with far fewer points than the others (median {points:.0f})"
         yield Finding("warning", title, "Their poses are uncertain.", weak)

@@ -12,11 +12,11 @@ from logpolar.errors import StorageError, some_of
 from logpolar.matching.pairs import Pair, each_once
 from logpolar.settings import check_settings, setting
 from logpolar.sfm.cameras import CameraOptions, misfits, read_calibration
-from logpolar.storage.atomic_io import check_space, within
+from logpolar.storage.atomic_io import bytes_of, check_space, within
 
 if TYPE_CHECKING:  # the command line builds its options from this module; the rest is slow to import
-    from logpolar.features.files import FeatureFile
-    from logpolar.matching.files import MatchFile
+    from logpolar.features.collections import FeatureSource
+    from logpolar.matching.collections import MatchSource
     from logpolar.sfm.database import Database
     from logpolar.sfm.database_files import DatabaseReport
     from logpolar.sfm.known_poses import KnownPoses
@@ -59,8 +59,9 @@ def export_database(
     database, ``cameras``. ``output`` is written atomically. ``pairs`` and ``names`` select those of the files.
     ``poses`` may bring calibrations of their own. ``positions``: latitude, longitude and altitude by name, as priors.
     """
-    from logpolar.features.hloc import HlocFeatureFile, open_features
-    from logpolar.matching.files import open_matches
+    from logpolar.features.collections import open_features
+    from logpolar.features.hloc import HlocFeatureFile
+    from logpolar.matching.collections import open_matches
     from logpolar.sfm.database import Database
     from logpolar.sfm.database_files import copy_database, read_content, written_atomically
 
@@ -101,7 +102,7 @@ def export_database(
 
 def check_room(output: Path, features: Path, matches: Path | None) -> None:
     """Raise unless the disk has room for a database of these files, and SQLite's log: COLMAP would crash."""
-    check_space(output, 2 * features.stat().st_size + (2 * matches.stat().st_size if matches else 0))
+    check_space(output, 2 * bytes_of(features) + (2 * bytes_of(matches) if matches else 0))
 
 
 def check_photos(folder: Path, names: Sequence[str], source: str) -> None:
@@ -123,7 +124,7 @@ def _check_entered(database: Database, names: Sequence[str], source: str) -> Non
 
 
 def write_features(
-    database: Database, file: FeatureFile, names: Sequence[str], keypoints: bool, with_shape: bool = True
+    database: Database, file: FeatureSource, names: Sequence[str], keypoints: bool, with_shape: bool = True
 ) -> None:
     """Write descriptors and, if ``keypoints``, keypoints of the images into a database."""
     for name in names:
@@ -143,8 +144,8 @@ def check_size(name: str, photo: tuple[int, int], camera: tuple[int, int]) -> No
 
 def write_matches(
     database: Database,
-    file: FeatureFile,
-    links: MatchFile,
+    file: FeatureSource,
+    links: MatchSource,
     pairs: Sequence[Pair],
     seed: int | None,
     progress: bool,

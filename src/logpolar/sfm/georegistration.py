@@ -12,6 +12,8 @@ check it.
 from __future__ import annotations
 
 import math
+import re
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +25,7 @@ from numpy.typing import NDArray
 from logpolar.errors import LogpolarError, MissingExtraError
 from logpolar.geometry.cameras import Matrix
 from logpolar.images.exif import read_gps
+from logpolar.sfm.binary_models import check_complete
 from logpolar.sfm.pycolmap_compat import import_pycolmap, quiet
 from logpolar.sfm.workspace import read_model
 from logpolar.storage.documents import write_json
@@ -33,6 +36,8 @@ Position = tuple[float, float, float]
 """Latitude, longitude, altitude; altitude 0 where it is unknown."""
 
 _FEWEST = 3
+_WORST_CONDITION = 1e9
+"""Of rays that meet in a point: the square of the inverse of their angle, here 0.002 degrees."""
 _AXIS, _FLATTENING = 6378137.0, 1 / 298.257223563
 """WGS 84."""
 
@@ -143,13 +148,19 @@ def _transformer(source: str, target: str) -> Callable[[Any, Any], tuple[Any, An
 
 def check_systems(name: str, control: Path | None = None) -> None:
     """Raise for a reference system that does not exist or control points that cannot be read, before any work."""
+    _check_system(name)
     target = _System(name, (0.0, 0.0, 0.0))
     if control:
         system, points, _ = read_control(control)
         if system.upper() == "ENU" or target.name != "ENU":
             target.convert(np.array(list(points.values()))[:1], system)
-        elif system.upper() != "WGS84":
-            _transformer(system, "EPSG:4326")
+
+
+def _check_system(name: str) -> None:
+    """Other notations of PROJ can name files of this machine: a control file may come from a stranger."""
+    if not re.fullmatch(r"ENU|WGS84|EPSG:\d{1,9}", name.upper()):
+        raise LogpolarError(f"{name[:80]!a}: no such reference system; give an EPSG code like EPSG:32632")
+    _System("EPSG:4326" if name.upper() == "WGS84" else name, (0.0, 0.0, 0.0))
 
 
 def georegister(
@@ -187,12 +198,26 @@ def georegister(
         _accuracy(names, aligned - (known - offset)),
         checked,
     )
-    output.mkdir(exist_ok=True)
-    found.write(str(output))
-    write_json(output / RECORD, asdict(record), indent=1)
+    write_model(found, output, record)
     if problem:
         raise problem
     return record
+
+
+def write_model(model: Any, output: Path, record: Georegistration) -> None:
+    """Write model and record in the place of an earlier one, which stays until these are complete."""
+    half = output.with_name(f".{output.name}.half")
+    shutil.rmtree(half, ignore_errors=True)
+    try:
+        half.mkdir()
+        with quiet():
+            model.write(str(half))
+        check_complete(half)  # COLMAP does not notice a full disk
+        write_json(half / RECORD, asdict(record), indent=1)
+        shutil.rmtree(output, ignore_errors=True)
+        half.rename(output)
+    finally:
+        shutil.rmtree(half, ignore_errors=True)
 
 
 def _accuracy(names: list[str], differences: Matrix) -> Accuracy:
@@ -210,10 +235,11 @@ def _check_control(model: Any, path: Path, target: _System, offset: Matrix) -> A
     names, found, known = [], [], []
     for name, xyz in points.items():
         rays = [(images[photo], xy) for photo, xy in marks[name] if photo in images]
-        if len(rays) >= 2:
+        place = _triangulate([(image, model.cameras[image.camera_id], xy) for image, xy in rays])
+        if place is not None:
             names.append(name)
             known.append(xyz)
-            found.append(_triangulate([(image, model.cameras[image.camera_id], xy) for image, xy in rays]))
+            found.append(place)
     if not names:
         raise LogpolarError(f"{path}: no control point is seen by two registered photos")
     return _accuracy(names, np.array(found) - (target.convert(np.array(known), system) - offset))
@@ -221,7 +247,8 @@ def _check_control(model: Any, path: Path, target: _System, offset: Matrix) -> A
 
 def read_control(path: Path) -> tuple[str, dict[str, Position], dict[str, list[tuple[str, Matrix]]]]:
     """Reference system, coordinates and marks (photo, pixel) by name of a file of ground control points."""
-    system, *lines = (read_text(path, LogpolarError, "text file of control points").splitlines() or [""])[:100_000]
+    system, *lines = read_text(path, LogpolarError, "text file of control points").splitlines() or [""]
+    _check_system(system.strip())
     points: dict[str, Position] = {}
     marks: dict[str, list[tuple[str, Matrix]]] = {}
     for number, line in enumerate(lines, 2):
@@ -231,8 +258,10 @@ def read_control(path: Path) -> tuple[str, dict[str, Position], dict[str, list[t
         try:
             x, y, z, *pixel = (float(word) for word in words[:5])
             photo = words[5]
-        except (ValueError, IndexError) as error:
-            raise LogpolarError(f"{path}: line {number} is not 'X Y Z PIXEL_X PIXEL_Y IMAGE NAME'") from error
+        except (ValueError, IndexError):
+            photo = ""
+        if not photo or not np.isfinite([x, y, z, *pixel]).all():
+            raise LogpolarError(f"{path}: line {number} is not 'X Y Z PIXEL_X PIXEL_Y IMAGE NAME'")
         name = words[6] if len(words) > 6 else f"{x:g} {y:g} {z:g}"
         if points.setdefault(name, (x, y, z)) != (x, y, z):
             raise LogpolarError(f"{path}: line {number}: other coordinates of '{name}' than before")
@@ -242,13 +271,19 @@ def read_control(path: Path) -> tuple[str, dict[str, Position], dict[str, list[t
     return system.strip(), points, marks
 
 
-def _triangulate(rays: list[tuple[Any, Any, Matrix]]) -> Matrix:
-    """The point nearest to all rays of (image, camera, pixel)."""
+def _triangulate(rays: list[tuple[Any, Any, Matrix]]) -> Matrix | None:
+    """The point nearest to all rays of (image, camera, pixel); None unless there are two that are not parallel."""
     left, right = np.zeros((3, 3)), np.zeros(3)
     for image, camera, xy in rays:
-        direction = image.cam_from_world().rotation.matrix().T @ np.array([*camera.cam_from_img(xy), 1.0])
+        inside = 0 <= xy[0] <= camera.width and 0 <= xy[1] <= camera.height
+        seen = camera.cam_from_img(xy) if inside else None
+        if seen is None:
+            continue
+        direction = image.cam_from_world().rotation.matrix().T @ np.array([*seen, 1.0])
         direction /= np.linalg.norm(direction)
         across = np.eye(3) - np.outer(direction, direction)
         left += across
         right += across @ np.array(image.projection_center())
+    if not np.linalg.cond(left) < _WORST_CONDITION:
+        return None
     return np.asarray(np.linalg.solve(left, right), np.float64)

@@ -113,7 +113,10 @@ class Localiser:
         if len(features) != len(image.points2D):
             raise StorageError(f"{file.path}: the features of {image.name} are not those of the model")
         rows = [row for row, point in enumerate(image.points2D) if point.has_point3D()]
-        xyz = [self.model.points3D[image.points2D[row].point3D_id].xyz for row in rows]
+        try:
+            xyz = [self.model.points3D[image.points2D[row].point3D_id].xyz for row in rows]
+        except KeyError as error:
+            raise StorageError(f"the model is damaged: {image.name} observes a point that is not in it") from error
         kept = np.array(rows, np.intp)
         seen = replace(features, keypoints=features.keypoints[kept], descriptors=features.descriptors[kept])
         summary = pool(features.descriptors, self._centres)

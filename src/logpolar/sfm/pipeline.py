@@ -195,7 +195,8 @@ class _Run:
         self, names: list[str], matching: MatchingOptions | None, device: str, poses: KnownPoses | None
     ) -> tuple[list[Pair], str]:
         """Matched pairs, and the digest of all that determines the model."""
-        from logpolar.matching.files import MatchFile, match_pairs
+        from logpolar.matching.batch import match_pairs
+        from logpolar.matching.files import MatchFile
         from logpolar.sfm.georegistration import read_positions
 
         self._positions = read_positions(self._photos, names, self._warn)

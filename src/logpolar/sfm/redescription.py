@@ -67,7 +67,8 @@ def redescribe_database(
     ``device``: where pairs are matched.
     """
     from logpolar.features.files import FeatureFile
-    from logpolar.matching.files import MatchFile, match_pairs
+    from logpolar.matching.batch import match_pairs
+    from logpolar.matching.files import MatchFile
     from logpolar.matching.options import MatchingOptions
     from logpolar.sfm.database import Database
     from logpolar.sfm.database_files import (

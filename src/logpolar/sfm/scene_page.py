@@ -100,7 +100,8 @@ def verdict(facts: Facts) -> str:
 
 def _missing(facts: Facts, pictures: Mapping[str, bytes]) -> list[str]:
     count = len(facts.photos) - len(pictures)
-    return [f"{count} photos are not in this page: not found, or not readable"] if count else []
+    words = "photo is" if count == 1 else "photos are"
+    return [f"{count} {words} not in this page: not found, or not readable"] if count else []
 
 
 def _photos(facts: Facts, pictures: Mapping[str, bytes]) -> list[dict[str, Any]]:
@@ -167,11 +168,11 @@ class PageModel:
 
     @property
     def frustum(self) -> float:
-        """Length of a frustum: half the usual distance between neighbouring cameras, within bounds."""
+        """Length of a frustum: less than half the usual distance between neighbouring cameras."""
         if len(self.centres) < 2:
             return 0.15
         apart = [np.partition(np.linalg.norm(self.centres - centre, axis=1), 1)[1] for centre in self.centres]
-        return float(np.clip(0.5 * np.median(apart), 0.02, 0.2))
+        return float(np.clip(0.4 * np.median(apart), 0.02, 0.2))
 
     def corners(self) -> Matrix:
         """Corners of the photos (C, 4, 3) in front of their cameras, clockwise from the upper left."""
@@ -200,7 +201,7 @@ def model_data(facts: Facts, model: SceneModel) -> dict[str, Any]:
         "lengths": [len(each) for each in gaps],
         "counts": pack_array(np.array([len(rows) for rows in observed], np.int32)),
         "frustum": shown.frustum,
-        "home": [0.0, 0.35, 2.4],  # yaw, pitch, distance
+        "home": [0.0, 0.35],  # yaw, pitch
     }
 
 

@@ -119,7 +119,7 @@ def _read_model(known: _Known, model: Any, number: int, rows: Mapping[str, int],
     poses, observed = [], []
     for image in images:
         pose = np.array(image.cam_from_world().matrix(), np.float64)
-        seen = [(position[each.point3D_id], *each.xy) for each in image.points2D if each.has_point3D()]
+        seen = [(position[each.point3D_id], *each.xy) for each in image.points2D if each.point3D_id in position]
         table = np.array(seen, np.float64).reshape(-1, 3)
         here = table[:, 0].astype(np.intp)
         poses.append(pose)

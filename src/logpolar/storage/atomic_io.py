@@ -51,6 +51,11 @@ def check_space(path: Path, needed: int) -> None:
         raise StorageError(f"{path}: no space left on the disk ({missing})")
 
 
+def bytes_of(path: Path) -> int:
+    """Size of a file, or of the files in a folder."""
+    return sum(each.stat().st_size for each in path.iterdir()) if path.is_dir() else path.stat().st_size
+
+
 def check_picture(path: Path, *inputs: Path) -> None:
     """``check_output`` for a picture, whose file name suffix selects its format."""
     if path.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp"):

@@ -160,17 +160,15 @@ class Hdf5Writer:
     def _check_existing(self) -> None:
         """Resume from an existing file; refuses one with other settings."""
         with self.reader(self.path) as file:
-            before, now = _flat(file.settings), _flat(self.settings)
-            for key in before | now:
-                if before.get(key) != now.get(key) and not _renamed(key, before, now):
-                    difference = self._difference(key, before.get(key), now.get(key))
-                    raise StorageError(f"{self.path}: was made {difference}; {self.advice}")
+            key, before, now = changed_setting(file.settings, self.settings)
+            if key is not None:
+                raise StorageError(f"{self.path}: was made {self._difference(key, before, now)}; {self.advice}")
             self._resume(file)
         self._resumed = True
 
     def _difference(self, key: str, before: Any, now: Any) -> str:
         """A changed setting in words, to follow "was made"."""
-        return f"with {key} = {before}, not {now}"
+        return in_other_words(key, before, now)
 
     def _start(self, file: Any) -> None:
         """Initialise a new file."""
@@ -236,6 +234,20 @@ def _flush_folder(path: Path) -> None:
     """Flush the rename of a file itself."""
     if os.name == "posix":
         flush(path.parent)
+
+
+def changed_setting(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str | None, Any, Any]:
+    """The first setting that differs, by its dotted name, and both values; (None, None, None) if none does."""
+    before, now = _flat(before), _flat(now)
+    for key in before | now:
+        if before.get(key) != now.get(key) and not _renamed(key, before, now):
+            return key, before.get(key), now.get(key)
+    return None, None, None
+
+
+def in_other_words(key: str, before: Any, now: Any) -> str:
+    """A changed setting, to follow "was made"."""
+    return f"with {key} = {before}, not {now}"
 
 
 def _renamed(key: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,3 +39,12 @@ def load_checkpoint(path: Path, device: torch.device | str) -> dict[str, Any]:
         if not isinstance(state.get(key), kind):
             raise LogpolarError(f"{path}: this checkpoint is damaged ({key}); delete it or --overwrite")
     return state
+
+
+@contextlib.contextmanager
+def damaged_state(path: Path) -> Iterator[None]:
+    """What trainers raise for a state that is not theirs, in one line."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise LogpolarError(f"{path}: this checkpoint is damaged; delete it or --overwrite") from error

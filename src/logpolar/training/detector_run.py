@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from dataclasses import dataclass
@@ -15,9 +16,9 @@ from logpolar.keypoints.detection import SiftDetector
 from logpolar.models import load_model
 from logpolar.models.cards import DetectorCard
 from logpolar.models.detector_export import save_detector
-from logpolar.storage.atomic_io import write_whole
+from logpolar.storage.atomic_io import Lock, write_whole
 from logpolar.storage.documents import versions
-from logpolar.training.checkpoints import load_checkpoint, save_checkpoint
+from logpolar.training.checkpoints import damaged_state, load_checkpoint, save_checkpoint
 from logpolar.training.detector_config import detector_config_to_dict, detector_config_to_toml
 from logpolar.training.detector_crops import CropSampler
 from logpolar.training.detector_data import load_source
@@ -34,6 +35,7 @@ from logpolar.training.detector_validation import (
 from logpolar.training.detector_votes import VoteMaps
 from logpolar.training.processes import World
 from logpolar.training.records import Records
+from logpolar.training.stopping import stop_requests
 
 _COUNTS, _ZOOMS, _SIDE = (1024, 2048), (1, 3), 640
 """Keypoints, scale ratios and the frame of validation views."""
@@ -57,7 +59,10 @@ class DetectorReport:
 def train_detector(
     config: DetectorConfig, folder: Path, overwrite: bool = False, progress: bool = False
 ) -> DetectorReport:
-    """Train a detector in a folder, resuming from its checkpoint if there is one; Ctrl-C loses what follows it."""
+    """Train a detector in a folder, resuming from its checkpoint if there is one.
+
+    Raises ``Stopped`` after Ctrl-C, once a checkpoint is written, and ``LogpolarError`` for user errors.
+    """
     device = World().device(config.run.device)
     run = _Run(config, folder, device, progress)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -79,6 +84,11 @@ class _Run:
         self._seconds = 0.0  # spent training, over all resumed runs
 
     def go(self, overwrite: bool) -> DetectorReport:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with Lock(self.checkpoint):
+            return self._go(overwrite)
+
+    def _go(self, overwrite: bool) -> DetectorReport:
         state = self._open(overwrite)
         seed = self.config.run.seed
         sources = [load_source(source, "train", seed) for source in self.config.data]
@@ -93,7 +103,8 @@ class _Run:
         if state is not None:
             if state["data"] != self._amounts:
                 raise LogpolarError(f"{self.checkpoint}: from other data; choose another folder, or --overwrite")
-            trainer.load(state["trainer"])
+            with damaged_state(self.checkpoint):
+                trainer.load(state["trainer"])
             self._seconds = float(state["seconds"])
         self._loop(trainer)
         scores = self._validate(by_network(trainer.result))
@@ -112,9 +123,8 @@ class _Run:
 
     def _open(self, overwrite: bool) -> dict[str, Any] | None:
         """The checkpoint to resume from, if any; raises if it is of another config."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         logs = self.folder / "log.csv", self.folder / "validation.csv"
-        for path in (self.checkpoint, self.model, *logs) if overwrite else ():
+        for path in (self.checkpoint, *logs) if overwrite else ():  # the model stays until there is another
             path.unlink(missing_ok=True)
         if not self.checkpoint.exists():
             write_whole(self.folder / "config.toml", detector_config_to_toml(self.config).encode())
@@ -128,23 +138,26 @@ class _Run:
         run, steps = self.config.run, self.config.optimisation.steps
         records = Records(self.folder, trainer.step, run.tensorboard)
         total, count, since = torch.zeros(len(MEASURES), device=self.device), 0, time.perf_counter()
-        while trainer.step < steps:
-            total += trainer.advance()
-            count += 1
-            last = trainer.step == steps
-            if last or trainer.step % run.report_every == 0:
-                values = dict(zip(MEASURES, (total / count).tolist(), strict=True))
-                if not (math.isfinite(values["loss"]) and trainer.is_finite):
-                    raise LogpolarError(f"the loss diverged at step {trainer.step}; try a lower learning rate")
-                seconds = time.perf_counter() - since
-                self._seconds, speed = self._seconds + seconds, count / seconds
-                records.add("log", trainer.step, {**values, "steps_per_second": round(speed, 2)})
-                self._say(f"step {trainer.step} of {steps}: loss {values['loss']:.4f}, {speed:.1f} steps/s")
-                total.zero_()
-                count, since = 0, time.perf_counter()
-            if last or trainer.step % run.checkpoint_every == 0:
-                self._save(trainer)
-        records.close()
+        with contextlib.closing(records), stop_requests() as stop:
+            while trainer.step < steps:
+                total += trainer.advance()
+                count += 1
+                stopped = bool(stop)  # read once: a later request has no checkpoint here
+                last = trainer.step == steps or stopped
+                if last or trainer.step % run.report_every == 0:
+                    values = dict(zip(MEASURES, (total / count).tolist(), strict=True))
+                    if not (math.isfinite(values["loss"]) and trainer.is_finite):
+                        raise LogpolarError(f"the loss diverged at step {trainer.step}; try a lower learning rate")
+                    seconds = time.perf_counter() - since
+                    self._seconds, speed = self._seconds + seconds, count / seconds
+                    records.add("log", trainer.step, {**values, "steps_per_second": round(speed, 2)})
+                    self._say(f"step {trainer.step} of {steps}: loss {values['loss']:.4f}, {speed:.1f} steps/s")
+                    total.zero_()
+                    count, since = 0, time.perf_counter()
+                if last or trainer.step % run.checkpoint_every == 0:
+                    self._save(trainer)
+                if stopped:
+                    raise stop.stopped(trainer.step)
 
     def _save(self, trainer: DetectorTrainer) -> None:
         state = {"step": trainer.step, "trainer": trainer.state(), "config": self._identity(), "data": self._amounts}

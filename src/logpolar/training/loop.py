@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -55,6 +56,8 @@ class Trainer:
         self._teacher = self._prepare(teacher) if teacher else None
         self._recording: Recording | None = None
         self._eager_steps = 0
+        self._updating, self._given_up = threading.Lock(), False
+        self._statistics: dict[str, torch.Tensor] = {}  # before the step that a CPU is at
         wanted = config.run.precision
         self._half = device.type == "cuda" if wanted == "auto" else wanted == "bfloat16"
         if self._half and device.type == "cpu":
@@ -77,9 +80,17 @@ class Trainer:
         torch.manual_seed(seed)  # for dropout
         self._generator.manual_seed(seed)
         self._rate.fill_(self.rate)
+        if self._device.type == "cpu":
+            self._statistics = {name: values.clone() for name, values in self._network.named_buffers()}
         loss = self._replay() if self._fused and self._world.size == 1 else self._compute()
         self.step += 1
         return loss
+
+    def give_up(self) -> bool:
+        """Return to the state before the step that another thread is at, on a CPU, unless it is as good as done."""
+        with self._updating:
+            self._given_up = bool(self._statistics)
+            return self._given_up
 
     def _compute(self) -> torch.Tensor:
         """Draw a batch and optimise on it."""
@@ -96,7 +107,11 @@ class Trainer:
             loss = loss + self.config.distillation.weight * distillation_loss(descriptors, targets)
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
-        self._optimizer.step()
+        with self._updating:
+            if self._given_up:
+                raise RuntimeError("this step was given up")
+            self._optimizer.step()
+            self._statistics = {}
         return loss.detach()
 
     def _replay(self) -> torch.Tensor:
@@ -123,9 +138,10 @@ class Trainer:
 
     def state(self) -> dict[str, Any]:
         """Everything that training changes."""
+        network = self._network.state_dict()
         return {
             "step": self.step,
-            "network": self._network.state_dict(),
+            "network": {name: self._statistics.get(name, values) for name, values in network.items()},
             "optimizer": self._optimizer.state_dict(),
         }
 
@@ -134,6 +150,7 @@ class Trainer:
         self._network.load_state_dict(state["network"])
         self._optimizer.load_state_dict(state["optimizer"])
         for group in self._optimizer.param_groups:
+            self._rate.fill_(float(group["lr"]))
             group["lr"] = self._rate
         self.step = int(state["step"])
 

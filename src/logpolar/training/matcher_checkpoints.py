@@ -18,6 +18,7 @@ from torch import Tensor
 from logpolar.errors import LogpolarError
 from logpolar.models.matcher_network import MatcherNetwork
 from logpolar.storage.atomic_io import write_whole
+from logpolar.storage.inputs import check_regular, parse_json
 
 PIECE_BYTES = 15 * 2**20
 _FORMAT = "logpolar-matcher-checkpoint-1"
@@ -66,11 +67,12 @@ def load_pieces(folder: Path, network: MatcherNetwork, optimiser: torch.optim.Ad
     if not first.exists():
         return 0, {}
     tensors: dict[str, Tensor] = {}
-    head: dict[str, str] = {}
+    step, about = 0, dict[str, Any]()
     for path in sorted(folder.glob("checkpoint-*.safetensors")):
-        metadata, found = _read(path)
-        head = head or metadata
-        if metadata["step"] == head["step"]:
+        found_step, found_about, found = _read(path)
+        if path == first:
+            step, about = found_step, found_about
+        if found_step == step:
             tensors |= found
     parameters = dict(network.named_parameters())
     shapes = {f"weight/{name}": value.shape for name, value in parameters.items()}
@@ -79,9 +81,10 @@ def load_pieces(folder: Path, network: MatcherNetwork, optimiser: torch.optim.Ad
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(tensors[f"weight/{name}"])
-    if all(f"{kind}/{name}" in tensors for name in parameters for kind in ("first", "second")):
-        _set_moments(optimiser, parameters, tensors, int(head["step"]))
-    return int(head["step"]), dict(json.loads(head["about"]))
+    moments = {f"{kind}/{name}": value.shape for name, value in parameters.items() for kind in ("first", "second")}
+    if all(name in tensors and tensors[name].shape == shape for name, shape in moments.items()):
+        _set_moments(optimiser, parameters, tensors, step)
+    return step, about
 
 
 def _set_moments(
@@ -95,13 +98,19 @@ def _set_moments(
         }
 
 
-def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+def _read(path: Path) -> tuple[int, dict[str, Any], dict[str, Tensor]]:
+    """Step, what was said about it, and tensors of a piece."""
+    damaged = f"{path}: not a checkpoint, or a damaged one; delete it or --overwrite"
+    check_regular(path)
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise LogpolarError(f"{path}: not a checkpoint, or a damaged one; delete it or --overwrite") from error
-    if metadata.get("format") != _FORMAT:
-        raise LogpolarError(f"{path}: not a checkpoint of a matcher")
-    return metadata, found
+        if metadata.get("format") != _FORMAT:
+            raise LogpolarError(f"{path}: not a checkpoint of a matcher")
+        step, about = int(metadata["step"]), parse_json(metadata["about"])
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
+        raise LogpolarError(damaged) from error
+    if not isinstance(about, dict) or not 0 <= step < 2**53:
+        raise LogpolarError(damaged)
+    return step, about, found

@@ -17,6 +17,7 @@ from logpolar.errors import LogpolarError
 from logpolar.models import Model, load_model
 from logpolar.models.matcher_cards import MatcherCard
 from logpolar.models.runtimes.torch_device import find_device
+from logpolar.storage.atomic_io import Lock
 from logpolar.storage.documents import versions
 from logpolar.training.matcher_data import CHUNK, Batch, DescribedViews, PairSampler, ViewStore
 from logpolar.training.matcher_loop import MatcherTrainer
@@ -24,6 +25,7 @@ from logpolar.training.matcher_options import MatcherConfig, ViewsOptions
 from logpolar.training.matcher_plan import MadeViews, ViewPlan, make_plan
 from logpolar.training.matcher_validation import validate, validation_pairs
 from logpolar.training.records import Table
+from logpolar.training.stopping import stop_requests
 
 _VALIDATION_PAIRS = 24
 """Of each held-out scene."""
@@ -53,9 +55,17 @@ class Prepared:
 
 
 def train_matcher(config: MatcherConfig, folder: Path, overwrite: bool = False, say: Say = print) -> MatcherReport:
-    """Train a matcher in a folder, resuming from its checkpoint if there is one."""
-    began = time.perf_counter()
+    """Train a matcher in a folder, resuming from its checkpoint if there is one.
+
+    Raises ``Stopped`` after Ctrl-C, once a checkpoint is written, and ``LogpolarError`` for user errors.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    with Lock(folder / "checkpoint"):
+        return _train(config, folder, overwrite, say)
+
+
+def _train(config: MatcherConfig, folder: Path, overwrite: bool, say: Say) -> MatcherReport:
+    began = time.perf_counter()
     if overwrite:
         for path in folder.glob("checkpoint-*.safetensors"):
             path.unlink()
@@ -66,7 +76,7 @@ def train_matcher(config: MatcherConfig, folder: Path, overwrite: bool = False, 
     batches = Refreshed(config, made)
     trainer = MatcherTrainer(config, batches.draw, device)
     about = trainer.load(folder)
-    if about and about["network"] != asdict(config.network):
+    if about and about.get("network") != asdict(config.network):
         raise LogpolarError(f"{folder}: its checkpoint is of another network; choose another folder, or --overwrite")
     try:
         figures = run_steps(trainer, folder, held, began, say)
@@ -140,29 +150,44 @@ def run_steps(
     pairs = validation_pairs(held.plan, _VALIDATION_PAIRS) if held else {}
     since, count = time.perf_counter(), 0
     total = torch.zeros(2, device=trainer.network.encoder.place.device)
-    while trainer.step < config.optimisation.steps:
-        total += torch.stack(trainer.advance())
-        count += 1
-        late = bool(run.seconds) and time.perf_counter() - began > run.seconds
-        last = late or trainer.step == config.optimisation.steps
-        if not last and all(trainer.step % n for n in (run.report_every, run.checkpoint_every, run.validate_every)):
-            continue
-        loss, matches = (total / count).tolist()
-        if not (math.isfinite(loss) and trainer.is_finite):
-            raise LogpolarError(f"the loss diverged at step {trainer.step}; try a lower learning rate")
-        speed = count * config.batch.pairs / (time.perf_counter() - since)
-        log.add(trainer.step, {"loss": loss, "matches": matches, "pairs_per_second": round(speed, 1)})
-        say(f"step {trainer.step}: loss {loss:.4f}, of matches {matches:.4f}, {speed:.0f} pairs/s")
-        if held and (last or trainer.step % run.validate_every == 0):
-            figures = validate(trainer.network, held.views, pairs, config.batch, config.views.keypoints)
-            say(f"step {trainer.step}: validation {json.dumps(_short(figures))}")
-        if last or trainer.step % run.checkpoint_every == 0:
-            steps = config.optimisation.steps
-            trainer.save(folder, {"network": asdict(config.network), "steps": steps, "figures": figures})
-        if late:
-            break
-        since, count = time.perf_counter(), 0
-        total.zero_()
+    with stop_requests() as stop:
+        while trainer.step < config.optimisation.steps:
+            total += torch.stack(trainer.advance())
+            count += 1
+            late = bool(run.seconds) and time.perf_counter() - began > run.seconds
+            stopped = bool(stop)  # read once: a later request has no checkpoint here
+            last = late or stopped or trainer.step == config.optimisation.steps
+            if not last and all(trainer.step % n for n in (run.report_every, run.checkpoint_every, run.validate_every)):
+                continue
+            loss, matches = (total / count).tolist()
+            if not (math.isfinite(loss) and trainer.is_finite):
+                raise LogpolarError(f"the loss diverged at step {trainer.step}; try a lower learning rate")
+            speed = count * config.batch.pairs / (time.perf_counter() - since)
+            log.add(trainer.step, {"loss": loss, "matches": matches, "pairs_per_second": round(speed, 1)})
+            say(f"step {trainer.step}: loss {loss:.4f}, of matches {matches:.4f}, {speed:.0f} pairs/s")
+            about = {"network": asdict(config.network), "steps": config.optimisation.steps}
+            if stopped:
+                trainer.save(folder, {**about, "figures": figures})
+                raise stop.stopped(trainer.step)
+            if held and (last or trainer.step % run.validate_every == 0):
+                trainer.save(folder, {**about, "figures": figures})
+                with stop.at_once(trainer.step):
+                    figures = _validate(trainer, held, pairs, say)
+            if last or trainer.step % run.checkpoint_every == 0:
+                trainer.save(folder, {**about, "figures": figures})
+            if late:
+                break
+            since, count = time.perf_counter(), 0
+            total.zero_()
+    if held and not figures:  # the last validation was interrupted
+        figures = _validate(trainer, held, pairs, say)
+    return figures
+
+
+def _validate(trainer: MatcherTrainer, held: Prepared, pairs: Any, say: Say) -> dict[str, dict[str, float]]:
+    config = trainer.config
+    figures = validate(trainer.network, held.views, pairs, config.batch, config.views.keypoints)
+    say(f"step {trainer.step}: validation {json.dumps(_short(figures))}")
     return figures
 
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-import signal
-import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +19,7 @@ from logpolar.models.export import network_file, own_network_file, save_model
 from logpolar.storage.atomic_io import Lock, write_whole
 from logpolar.training.batches import BatchSampler
 from logpolar.training.cards import make_card
-from logpolar.training.checkpoints import load_checkpoint, save_checkpoint
+from logpolar.training.checkpoints import damaged_state, load_checkpoint, save_checkpoint
 from logpolar.training.config import config_to_dict, config_to_toml, find_files
 from logpolar.training.data import TrainingData, load_training_data
 from logpolar.training.loop import Trainer
@@ -30,6 +27,7 @@ from logpolar.training.options import TrainingConfig
 from logpolar.training.parts import Parts
 from logpolar.training.processes import World
 from logpolar.training.records import Records
+from logpolar.training.stopping import StopRequests, stop_requests
 from logpolar.training.validation import summary, validate
 
 _IDENTITY = ("seed", "precision")
@@ -37,14 +35,6 @@ _IDENTITY = ("seed", "precision")
 
 _FUSING_PAYS = 4000
 """Steps from which compiling patch sampling, 5 s per pattern, saves more time than it takes."""
-
-
-class Stopped(Exception):
-    """Training was interrupted by a signal; the run can be resumed."""
-
-    def __init__(self, words: str, number: int = signal.SIGINT) -> None:
-        super().__init__(words)
-        self.number = number
 
 
 @dataclass(frozen=True)
@@ -92,6 +82,7 @@ class _Run:
         self.checkpoint, self.onnx = folder / "checkpoint.pt", folder / f"{config.name}.onnx"
         self.model = self.onnx if self.parts.network else self.onnx.with_suffix(".safetensors")
         self.seconds = 0.0  # spent training, over all resumed runs
+        self.due = False  # whether the state after the current step is still to be validated
         self.amount = [0, 0]  # image pairs and correspondences
 
     def go(self, overwrite: bool, data: TrainingData | None) -> RunReport:
@@ -106,7 +97,7 @@ class _Run:
         state = self._open_folder(overwrite)
         written = self.model.exists() and self.onnx.exists()
         if state is not None and state["step"] >= config.optimisation.steps and written:
-            with self._damaged_state():
+            with damaged_state(self.checkpoint):
                 scores = {name: Score.from_dict(values) for name, values in state["scores"].items()}
             return RunReport(self.model, scores, 0, True)
         data = data or load_training_data(
@@ -126,10 +117,10 @@ class _Run:
         self.amount = [data.pairs, data.correspondences]
         start = 0
         if state is not None:
-            with self._damaged_state():
+            with damaged_state(self.checkpoint):
                 self._check_data(state["data"])
                 trainer.load(state["trainer"])
-                start, self.seconds = trainer.step, float(state["seconds"])
+                start, self.seconds, self.due = trainer.step, float(state["seconds"]), bool(state.get("due"))
         scores = self._loop(trainer)
         if self.world.is_first:
             self._finish(trainer, data, scores)
@@ -151,13 +142,6 @@ class _Run:
         if before != self.amount:
             old, new = (f"{correspondences} in {pairs} image pairs" for pairs, correspondences in (before, self.amount))
             self._refuse(f"other data ({old} before, {new} now)")
-
-    @contextlib.contextmanager
-    def _damaged_state(self) -> Iterator[None]:
-        try:
-            yield
-        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-            raise LogpolarError(f"{self.checkpoint}: this checkpoint is damaged; delete it or --overwrite") from error
 
     def _refuse(self, what: str) -> None:
         raise LogpolarError(f"{self.checkpoint}: from {what}; choose another folder, or --overwrite")
@@ -207,10 +191,13 @@ class _Run:
         meter, scores = _Meter(self.device), dict[str, Score]()
         hidden = None if self.progress else True
         bar = tqdm(total=steps, initial=trainer.step, desc=self.config.name, unit="step", disable=hidden)
-        with bar, self._records(trainer.step) as records, _stop_requests(self.world) as stop:
+        alone = self.world.size == 1  # of several processes none may stop before the others
+        with bar, self._records(trainer.step) as records, stop_requests(alone) as stop:
+            if self.due:
+                scores = self._validate_kept(trainer, records, bar, stop)
             while trainer.step < steps:
                 rate = trainer.rate
-                meter.add(trainer.advance())
+                meter.add(self._advance(trainer, stop))
                 step, stopped = trainer.step, bool(stop)  # read once: a later request has no checkpoint here
                 last = step == steps or stopped
                 if not last and all(step % n for n in (run.report_every, run.checkpoint_every, run.validate_every)):
@@ -226,15 +213,36 @@ class _Run:
                 if records:
                     values = {"loss": loss, "learning_rate": rate, "steps_per_second": round(speed, 2)}
                     records.add("log", step, {**values, "seconds": round(self.seconds, 1)})
-                if step % run.validate_every == 0 or step == steps:
-                    scores = self._validate(trainer, records, bar)
-                if last or step % run.checkpoint_every == 0:
+                self.due = step % run.validate_every == 0 or step == steps
+                if last or self.due or step % run.checkpoint_every == 0:
                     self._save(trainer, scores)
-                if stopped and step < steps:
-                    raise Stopped(f"stopped after step {step}; rerun the command to resume", stop[0])
+                if stopped:
+                    raise stop.stopped(step)
+                if self.due:
+                    scores = self._validate_kept(trainer, records, bar, stop)
                 meter.restart()
         # Where all steps were done before, only the end is missing.
         return scores or self._validate(trainer, None, None)
+
+    def _advance(self, trainer: Trainer, stop: StopRequests) -> torch.Tensor:
+        """A step; one that takes long, on a CPU, is given up at a request, as if it had not begun."""
+        if self.device.type != "cpu" or self.world.size > 1:
+            return trainer.advance()
+        loss = stop.finish(trainer.advance, trainer.give_up)
+        if loss is None:
+            self._save(trainer, {})
+            raise stop.stopped(trainer.step)
+        return loss
+
+    def _validate_kept(
+        self, trainer: Trainer, records: Records | None, bar: Any, stop: StopRequests
+    ) -> dict[str, Score]:
+        """Validate after a checkpoint, which says that this is due: a stopped run begins with it."""
+        with stop.at_once(trainer.step):
+            scores = self._validate(trainer, records, bar)
+        self.due = False
+        self._save(trainer, scores)
+        return scores
 
     def _records(self, step: int) -> contextlib.AbstractContextManager[Records | None]:
         if not self.world.is_first:
@@ -266,6 +274,7 @@ class _Run:
             return
         plain = {name: score.to_dict() for name, score in scores.items()}
         state = {"step": trainer.step, "trainer": trainer.state(), "seconds": self.seconds, "scores": plain}
+        state["due"] = self.due
         if trainer.step >= self.config.optimisation.steps:
             self.onnx.unlink(missing_ok=True)  # of an overwritten run: it would mark this one as complete
         save_checkpoint(self.checkpoint, {**state, "config": self._identity(), "data": self.amount})
@@ -310,29 +319,3 @@ def _differences(before: Any, now: Any, name: str = "") -> list[str]:
         keys = list(dict.fromkeys([*before, *now]))
         return [d for key in keys for d in _differences(before.get(key), now.get(key), f"{name}.{key}".strip("."))]
     return [] if before == now else [f"{name}: {before} before, {now} now"]
-
-
-@contextlib.contextmanager
-def _stop_requests(world: World) -> Iterator[list[int]]:
-    """Receives Ctrl-C, SIGTERM or SIGHUP, so that the current step is finished first; a second one stops at once.
-
-    With several processes none may stop before the others: there signals keep their usual meaning.
-    """
-    received: list[int] = []
-    if world.size > 1 or threading.current_thread() is not threading.main_thread():
-        yield received
-        return
-
-    def request(number: int, frame: Any) -> None:
-        if received:
-            raise KeyboardInterrupt
-        received.append(number)
-
-    names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    numbers = [number for name in names if signal.getsignal(number := getattr(signal, name)) != signal.SIG_IGN]
-    before = [signal.signal(each, request) for each in numbers]
-    try:
-        yield received
-    finally:
-        for each, handler in zip(numbers, before, strict=True):
-            signal.signal(each, handler)

@@ -142,17 +142,18 @@ def _panel(image: Image, xy: Array, orientation: int) -> tuple[Picture, Array]:
         picture = np.asarray(image[:, :, :3], np.uint8)
     else:
         picture = np.asarray(cv2.cvtColor(to_bytes(to_gray(image)), cv2.COLOR_GRAY2BGR), np.uint8)
-    picture, xy = _upright(picture, np.asarray(xy), orientation)
+    shown, xy = upright(picture, np.asarray(xy), orientation)
+    picture = np.asarray(shown, np.uint8)
     scale = min(_MAX_SIDE / max(picture.shape[:2]), 1.0)
     if scale < 1:
         picture = np.asarray(cv2.resize(picture, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA), np.uint8)
     return picture, resize_points(xy, scale)
 
 
-def _upright(picture: Picture, xy: Array, orientation: int) -> tuple[Picture, Array]:
+def upright(picture: Image, xy: Array, orientation: int) -> tuple[Image, Array]:
     """A picture and positions in it as EXIF's orientation, 1 to 8, says to show them; other values change nothing."""
     if 5 <= orientation <= 8:  # rows are columns
-        picture, xy = picture.transpose(1, 0, 2), xy[:, ::-1]
+        picture, xy = picture.swapaxes(0, 1), xy[:, ::-1]
     if orientation in (2, 3, 6, 7):
         picture, xy = picture[:, ::-1], np.stack([picture.shape[1] - 1 - xy[:, 0], xy[:, 1]], axis=1)
     if orientation in (3, 4, 7, 8):

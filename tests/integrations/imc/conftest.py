@@ -7,7 +7,7 @@ import pytest
 from feature_files import NAMES, write_feature_file
 from logpolar.integrations.imc.checking import check_submission
 from logpolar.integrations.imc.exporting import export_submission
-from logpolar.matching.files import match_pairs
+from logpolar.matching.batch import match_pairs
 from logpolar.matching.pairs import exhaustive_pairs
 
 

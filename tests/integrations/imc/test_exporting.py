@@ -14,7 +14,7 @@ from logpolar.integrations.imc import exporting
 from logpolar.integrations.imc.checking import check_submission
 from logpolar.integrations.imc.config import SubmissionOptions
 from logpolar.integrations.imc.exporting import export_submission
-from logpolar.matching.files import match_pairs
+from logpolar.matching.batch import match_pairs
 
 
 def arrays(path) -> dict[str, np.ndarray]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from dataclasses import replace
 
 import cv2
 import numpy as np
@@ -14,9 +15,9 @@ from logpolar.geometry.verification import VerifiedMatches, match_and_verify
 from logpolar.keypoints import Keypoints
 from logpolar.matching.nearest import Matches
 from logpolar.matching.options import MatchingOptions
-from logpolar.sampling import LogPolar
+from logpolar.sampling import Cartesian, LogPolar
 from logpolar.viewing.pages import pair
-from logpolar.viewing.pages.pair import Side, align_patches, atlas, nearest_candidates, pair_data, ratios
+from logpolar.viewing.pages.pair import Side, align_patches, atlas, nearest_candidates, pair_data, ratios, short_names
 
 DTYPES = {"f4": "<f4", "i4": "<i4", "i2": "<i2", "i1": "i1", "u1": "u1"}
 PATTERN = LogPolar(24, 8, 16)
@@ -49,7 +50,7 @@ class TestPage:
         assert counts["agree with the geometry"] == (stage == 3).sum() == shown["inliers"] > 20
         assert counts["ratio test, 0.99"] == (stage >= 1).sum()
         assert counts["mutual nearest neighbours"] == len(stage)
-        assert shown["matches_count"] == (stage >= 2).sum()
+        assert counts["consensus filter"] == (stage >= 2).sum() == shown["matches_count"]
         assert shown["hidden"] == 0
 
     def test_changes_of_size_and_rotation_are_those_of_the_view(self, shown):
@@ -101,6 +102,59 @@ class TestFewAndNone:
         found = match_and_verify(side.features, side.features, "none")
         data = pair_data((side, side), found, PATTERN, MatchingOptions(), 3.0)
         assert (len(unpack(data["stage"])), data["hidden"]) == (3, 6)
+
+
+class TestGuidedMatching:
+    def test_counts_what_was_before_and_keeps_its_confidence(self):
+        side = some_side(9)
+        xy, every = side.features.keypoints.xy, np.tile(np.arange(9, dtype=np.int32)[:, None], 2)
+        before = Matches(every[:4], np.zeros(4, np.float32), np.full(4, 0.5, np.float32))
+        geometry = Geometry(np.eye(3), np.arange(9) < 7, 50.0)
+        found = VerifiedMatches("homography", Matches(every, np.zeros(9)), geometry, xy, xy, unguided=before)
+        data = pair_data((side, side), found, PATTERN, MatchingOptions(matcher="learned"), 3.0)
+        assert [value for _, value in data["funnel"]] == [9, 4, 9, 7]
+        order = np.argsort(unpack(data["matches"])[:, 0])
+        np.testing.assert_array_equal(unpack(data["confidence"])[order], [0.5] * 4 + [0] * 5)
+
+
+class TestLearnedMatcher:
+    def test_confidence_and_stages(self):
+        side = some_side(9)
+        pairs = np.array([[0, 0], [1, 1], [2, 5]], np.int32)  # the last is no nearest neighbour
+        chosen = Matches(pairs, np.ones(3, np.float32), np.array([0.9, 0.8, 0.7], np.float32))
+        geometry = Geometry(np.eye(3), np.array([True, True, False]), 50.0)
+        xy = side.features.keypoints.xy
+        found = VerifiedMatches("homography", chosen, geometry, xy[pairs[:, 0]], xy[pairs[:, 1]])
+        data = pair_data((side, side), found, PATTERN, MatchingOptions(matcher="learned"), 3.0)
+        columns = (unpack(data[name]).tolist() for name in ("matches", "stage", "confidence"))
+        of = {tuple(row): (stage, np.float32(sure)) for row, stage, sure in zip(*columns, strict=True)}
+        assert of[0, 0] == (3, np.float32(0.9))
+        assert of[2, 5] == (2, np.float32(0.7))
+        assert of[4, 4] == (1, 0)
+        assert [value for _, value in data["funnel"]] == [9, 3, 2]
+        assert data["stages"][:2] == ["", "nearest neighbours that the matcher did not choose"]
+
+
+def test_only_log_polar_patches_are_aligned_by_columns():
+    side = some_side(5)
+    found = match_and_verify(side.features, side.features, "none")
+    polar, square = (
+        pair_data((side, side), found, each, MatchingOptions(), 3.0)["polar"] for each in (PATTERN, Cartesian(12, 8, 8))
+    )
+    assert (polar, square) == ({"ratio": 128.0, "pixel_weight": 0.0}, None)
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (("x/a.jpg", "y/b.jpg"), ("a.jpg", "b.jpg")),
+        (("x/y/a.jpg", "z/y/a.jpg"), ("x/y/a.jpg", "z/y/a.jpg")),
+        (("/q/x/a.jpg", "/q/y/a.jpg"), ("x/a.jpg", "y/a.jpg")),
+        (("a.jpg", "a.jpg"), ("a.jpg", "a.jpg")),
+    ],
+)
+def test_short_names_tell_files_apart(paths, names):
+    assert short_names(*paths) == names
 
 
 class TestGeometry:
@@ -164,3 +218,35 @@ def test_atlas_stretches_each_patch():
     assert sheet.shape == (2, 150)
     np.testing.assert_array_equal(sheet[:, 3:6].ravel(), [0, 51, 102, 153, 204, 255])
     assert not sheet[:, 6:].any()
+
+
+class TestUpright:
+    """Photos that a camera stored sideways are shown upright, with everything in them."""
+
+    @pytest.mark.parametrize("orientation", [1, 3, 6, 8])
+    def test_keypoints_point_to_the_same_pixels(self, orientation):
+        image = np.zeros((40, 60), np.uint8)
+        image[10:13, 30:45] = 255  # a bar: from its left end, angle 0 points along it
+        keypoints = Keypoints(*(np.array(each, np.float32) for each in ([[31, 11]], [4], [0], [1])))
+        shown = Side("a.png", image, Features(keypoints, np.ones((1, 4), np.float32), (60, 40)), orientation).shown()
+        data = base64.b64decode(shown["photo"].partition(",")[2])
+        photo = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_GRAYSCALE)
+        assert photo.shape == (shown["height"], shown["width"])
+        x, y, _, angle = unpack(shown["keypoints"])[0]
+        direction = np.cos(np.radians(angle)), np.sin(np.radians(angle))
+        for far, bright in ((0, True), (11, True), (-8, False)):
+            at = round(float(y + far * direction[1])), round(float(x + far * direction[0]))
+            assert (photo[at] > 128) == bright
+
+    def test_geometry_maps_what_is_shown(self):
+        matrix = np.array([[1.1, 0.1, 3], [-0.2, 0.9, 5], [1e-4, 2e-4, 1]])
+        here = np.array([[10.0, 8, 1], [20, 15, 1], [30, 5, 1]])
+        there = here @ matrix.T
+        sides = [replace(some_side(3), orientation=each) for each in (6, 8)]
+        found = VerifiedMatches(
+            "homography", NO_MATCHES, Geometry(matrix, np.ones(0, np.bool_)), here[:0, :2], here[:0, :2]
+        )
+        shown = pair._geometry(found, None, sides[0].to_upright, sides[1].to_upright)
+        mapped = (here @ sides[0].to_upright.T) @ np.array(shown["matrix"]).T
+        expected = there @ sides[1].to_upright.T
+        np.testing.assert_allclose(mapped[:, :2] / mapped[:, 2:], expected[:, :2] / expected[:, 2:], atol=1e-9)

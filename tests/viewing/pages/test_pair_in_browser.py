@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+import cv2
+import numpy as np
 import pytest
+
+from logpolar.features.features import Features
+from logpolar.geometry.two_view import Geometry
+from logpolar.geometry.verification import VerifiedMatches
+from logpolar.keypoints import Keypoints
+from logpolar.matching.nearest import Matches
+from logpolar.matching.options import MatchingOptions
+from logpolar.sampling import LogPolar
+from logpolar.viewing.pages.pair import Side, write_pair_page
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +39,9 @@ def pixels(page, canvas: str = "#view") -> str:
 
 
 def test_hostile_names_are_text(page, photos):
-    assert all(str(photo).splitlines()[0][:40] in page.inner_text("h1") for photo in photos)
+    shown = page.evaluate("() => element('title').textContent")
+    assert all(photo.name in shown for photo in photos)
+    assert page.get_attribute("h1", "title") == "\n".join(map(str, photos))
     assert page.locator("h1 *").count() == 0
 
 
@@ -132,3 +145,49 @@ def test_every_control_is_reached_by_keyboard_and_has_a_name(page):
 def test_on_a_phone_nothing_is_cut_off(opened, pair_page):
     with opened(pair_page, 390, 844) as page:
         assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
+
+
+@pytest.fixture
+def network_page(photo, tmp_path):
+    """Upright keypoints of one size, matched with a confidence; the second photo is rotated and half as large."""
+    random, piece = np.random.default_rng(0), photo[20:220, 120:320]
+    second = cv2.resize(cv2.rotate(piece, cv2.ROTATE_90_CLOCKWISE), None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
+    here = random.uniform(60, 140, (20, 2))
+    there = (np.stack([199 - here[:, 1], here[:, 0]], axis=1) + 0.5) / 2 - 0.5
+    descriptors = random.normal(size=(20, 8)).astype(np.float32)
+    descriptors /= np.linalg.norm(descriptors, axis=1, keepdims=True)
+    sides = [
+        Side(name, image, Features(Keypoints.from_points(xy, np.full(20, 6.0)), descriptors, image.shape[1::-1]))
+        for name, image, xy in (("a.png", piece, here), ("b.png", second, there))
+    ]
+    confidence = np.linspace(0.1, 1, 20, dtype=np.float32)
+    matches = Matches(np.tile(np.arange(20, dtype=np.int32)[:, None], 2), np.zeros(20, np.float32), confidence)
+    found = VerifiedMatches("homography", matches, Geometry(np.eye(3), np.ones(20, np.bool_), 50.0), here, there)
+    path = tmp_path / "network.html"
+    write_pair_page(path, tuple(sides), found, LogPolar(16, 32, 32), MatchingOptions(matcher="learned"), 3.0)
+    return path
+
+
+def test_of_upright_keypoints_the_patches_say_rotation_and_scale(opened, network_page):
+    with opened(network_page) as page:
+        assert page.is_visible("#implied")
+        angles, scales = page.evaluate("() => [[...rotation], [...octaves]]")
+        assert np.median(angles) == pytest.approx(90, abs=12)
+        assert np.median(scales) == pytest.approx(-1, abs=0.25)
+        page.keyboard.press("ArrowRight")
+        assert "both of size 6.0 px, upright" in page.inner_text("#facts")
+        aligned = pixels(page, "#square1")
+        page.uncheck("#align")
+        assert pixels(page, "#square1") != aligned
+
+
+def test_a_learned_matcher_has_confidence_and_no_ratio_test(opened, network_page, pair_page):
+    with opened(network_page) as page:
+        assert not page.is_visible("#stage0")
+        assert lines(page) == 20
+        page.fill("#confidence", "0.5")
+        assert lines(page) == 11
+        page.select_option("#colouring", "confidence")
+    with opened(pair_page) as page:
+        assert page.is_visible("#stage0")
+        assert not page.is_visible("#confidence")

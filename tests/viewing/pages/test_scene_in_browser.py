@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+
+import cv2
+import numpy as np
 import pytest
 
 from scene_facts import HOSTILE
@@ -22,7 +26,7 @@ def page(shown):
 
 def pixels(page) -> str:
     """At rest, drawn and read in one go: a browser clears the canvas afterwards."""
-    return page.evaluate("() => { state.moving = false; render(); return element('view').toDataURL(); }")
+    return page.evaluate("() => { pace.rest(); render(); return element('view').toDataURL(); }")
 
 
 def chosen(page) -> str | None:
@@ -47,6 +51,61 @@ def test_the_canvas_shows_points_and_cameras(page):
     page.click("#frusta")
     page.click("#photos")
     assert pixels(page) == before
+
+
+COMPARE = """() => {
+  const [width, height] = [element("view").clientWidth, element("view").clientHeight];
+  const style = { paper: [0, 0, 0], accent: [1, 0, 0], size: 3, least: 2, faint: 0.5, most: Infinity };
+  Object.assign(style, { sharpness: 1, frusta: true, photos: true });
+  return [makeGpuRenderer, makeSoftwareRenderer].map((make) => {
+    const canvas = document.createElement("canvas"), before = state.renderer;
+    canvas.style.cssText = `width: ${width}px; height: ${height}px`;
+    document.body.append(canvas);
+    state.renderer = make(canvas, scene);
+    paint(); choose(3); placePictures();
+    state.renderer.draw(orbitMatrix(width, height), style);
+    const picture = canvas.toDataURL();
+    state.renderer = before;
+    canvas.remove();
+    return picture;
+  });
+}"""
+
+
+def test_the_cpu_draws_what_webgl_draws(page):
+    gpu, cpu = (decode(each).astype(np.float32) for each in page.evaluate(COMPARE))
+    drawn = (gpu > 0).any(axis=2)  # by smooth lines, which the other does not have
+    assert drawn.mean() > 0.01
+    assert ((cpu > 0).any(axis=2) == drawn).mean() > 0.97
+    assert np.corrcoef(cpu[drawn].ravel(), gpu[drawn].ravel())[0, 1] > 0.8
+
+
+def decode(address: str) -> np.ndarray:
+    return cv2.imdecode(np.frombuffer(base64.b64decode(address.split(",")[1]), np.uint8), cv2.IMREAD_COLOR)
+
+
+def test_the_first_view_encloses_points_and_cameras(page):
+    inside = page.evaluate(
+        """() => { const { clientWidth: w, clientHeight: h } = element("view"), matrix = orbitMatrix(w, h);
+          const places = [...scene.photos].map((_, camera) => centre(camera));
+          for (let n = 0; n < 200; n++) places.push(scene.points.subarray(3 * n, 3 * n + 3));
+          const pixels = places.map((place) => toPixels(matrix, place, w, h)).filter((pixel) => pixel);
+          return pixels.filter(([x, y]) => x > 0 && x < w && y > 0 && y < h).length; }"""
+    )
+    assert inside > 0.95 * 208
+
+
+def test_less_is_drawn_while_the_view_moves_too_slowly(page):
+    amounts = page.evaluate(
+        """() => { const pace = makePace(1000, () => {}), times = [100, 200, 300, 316, 332];
+          const still = pace.amount(400000, 50);
+          pace.moved();
+          const moving = times.map((now) => pace.amount(400000, now));
+          pace.rest();
+          return [still, ...moving, pace.amount(400000, 400)]; }"""
+    )
+    assert amounts[0] == amounts[1] == amounts[-1] == 400000
+    assert amounts[1] > amounts[2] > amounts[3] < amounts[4] <= amounts[5] < 400000
 
 
 def test_drag_wheel_and_right_button_move_the_view(page):

@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 
 from logpolar.errors import LogpolarError, StorageError, in_words
-from logpolar.features.files import FeatureFile
-from logpolar.features.hloc import open_features
+from logpolar.features.collections import FeatureSource, open_features
 from logpolar.integrations.imc.config import CATEGORIES, MAX_KEYPOINTS, SubmissionOptions, make_method, task_configs
-from logpolar.matching.files import MatchFile, check_matches, open_matches
+from logpolar.matching.collections import MatchSource, open_matches
+from logpolar.matching.files import check_matches
 from logpolar.storage.atomic_io import Lock, check_place
 from logpolar.storage.documents import write_json
 from logpolar.storage.hdf5_output import writing
@@ -173,7 +173,7 @@ def _with(matches: bool) -> str:
     return "with matches" if matches else "without matches"
 
 
-def _write_features(file: FeatureFile, keys: Mapping[str, str], folder: Path) -> None:
+def _write_features(file: FeatureSource, keys: Mapping[str, str], folder: Path) -> None:
     kinds = ("keypoints", "descriptors", "scales", "angles", "scores")
     with contextlib.ExitStack() as stack:
         files = {kind: stack.enter_context(writing(folder / f"{kind}.h5")) for kind in kinds}
@@ -185,7 +185,7 @@ def _write_features(file: FeatureFile, keys: Mapping[str, str], folder: Path) ->
                 files[kind].create_dataset(key, data=array)
 
 
-def _write_matches(links: MatchFile, keys: Mapping[str, str], counts: Mapping[str, int], path: Path) -> None:
+def _write_matches(links: MatchSource, keys: Mapping[str, str], counts: Mapping[str, int], path: Path) -> None:
     with writing(path) as file:
         for pair in combinations(keys, 2):
             first, second = sorted(pair, key=lambda name: keys[name], reverse=True)

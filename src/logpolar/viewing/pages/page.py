@@ -38,9 +38,9 @@ _PAGE = """<!doctype html>
 
 
 _SCRIPTS = {
-    "pair": ("page", "pair"),
+    "pair": ("page", "match", "pair"),
     "document": ("page", "tables", "document"),
-    "scene": ("page", "tables", "charts", "orbit", "renderer", "scene"),
+    "scene": ("page", "tables", "charts", "orbit", "renderer", "software", "scene"),
 }
 """Scripts of each kind of page, in ``assets``."""
 

@@ -16,11 +16,13 @@ from logpolar.geometry.intrinsics import AnyCamera, rays_and_focal
 from logpolar.geometry.two_view import Points
 from logpolar.geometry.verification import MODEL_NAMES, Cameras, VerifiedMatches
 from logpolar.images import read_image, resize, to_bytes, to_gray
+from logpolar.images.exif import ORIENTATION, read_exif
 from logpolar.matching.nearest import Matches, match_descriptors
 from logpolar.matching.options import MatchingOptions
 from logpolar.sampling import sample_patches
-from logpolar.sampling.patterns import Pattern
+from logpolar.sampling.patterns import LogPolar, Pattern
 from logpolar.types import FloatArray, Image, Matrix
+from logpolar.viewing.drawing import upright
 from logpolar.viewing.pages.page import jpeg, pack_array, pack_picture, photo_jpeg, write_page
 
 MAX_MATCHES = 3000
@@ -32,6 +34,7 @@ MAX_SHIFT = 8
 _PHOTO_SIDE, _PHOTO_QUALITY, _PATCH_QUALITY = 1600, 82, 80
 _ATLAS_COLUMNS = 50
 _RATIO_FAILED, _FILTERED, _KEPT, _INLIER = range(4)
+_VERIFIED = "does not agree with the geometry", "agrees with the geometry"
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,13 +44,35 @@ class Side:
     name: str
     image: Image
     features: Features
+    orientation: int = 1  # EXIF's; the page shows photos upright, and positions in them
 
     @classmethod
     def open(cls, path: Path, features: Features) -> Side:
-        return cls(str(path), read_image(path), features)
+        return cls(str(path), read_image(path), features, int(read_exif(path).get(ORIENTATION, 1)))
 
-    def photo(self) -> bytes:
-        return photo_jpeg(self.image, _PHOTO_SIDE, _PHOTO_QUALITY)
+    @property
+    def to_upright(self) -> Matrix:
+        """The map (3, 3) of positions in the image as stored to those in the upright one."""
+        places = upright(self.image, np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]]), self.orientation)[1]
+        origin, right, down = np.asarray(places, np.float64)
+        return np.vstack([np.stack([right - origin, down - origin, origin], axis=1), [0.0, 0.0, 1.0]])
+
+    def shown(self) -> dict[str, Any]:
+        """The upright photo, its size, and its keypoints as x, y, size, angle."""
+        picture = upright(self.image, np.zeros((0, 2)), self.orientation)[0]
+        matrix, table = self.to_upright, self.features.keypoints.table[:, :4].astype(np.float64)
+        angle = np.radians(table[:, 3])
+        x, y = matrix[:2, :2] @ np.stack([np.cos(angle), np.sin(angle)])
+        table[:, :2] = table[:, :2] @ matrix[:2, :2].T + matrix[:2, 2]
+        if self.orientation > 1:
+            table[:, 3] = np.degrees(np.arctan2(y, x)) % 360
+        width, height = self.features.image_size
+        return {
+            "width": height if 5 <= self.orientation <= 8 else width,
+            "height": width if 5 <= self.orientation <= 8 else height,
+            "photo": pack_picture(photo_jpeg(picture, _PHOTO_SIDE, _PHOTO_QUALITY)),
+            "keypoints": pack_array(table.astype(np.float32)),
+        }
 
     def patches(self, rows: NDArray[np.integer], pattern: Pattern) -> FloatArray:
         """Patches (N, rows, columns) of some keypoints as the network sees them."""
@@ -75,7 +100,7 @@ def write_pair_page(
     with. ``command``: shown at the end of the page.
     """
     first, second = sides
-    title = f"{Path(first.name).name} and {Path(second.name).name}"
+    title = " and ".join(short_names(first.name, second.name))
     data = pair_data(sides, found, pattern, matching, threshold, cameras=cameras, command=command)
     write_page(path, "pair", title, data)
 
@@ -91,23 +116,31 @@ def pair_data(
     command: str = "",
 ) -> dict[str, Any]:
     """What the page shows, as JSON values."""
-    ours, theirs = (side.features for side in sides)
+    first, second = sides
+    ours, theirs = first.features, second.features
     candidates = match_descriptors(ours.descriptors, theirs.descriptors, ratio=None, mutual=matching.mutual)
     rows = _union(found.matches, candidates)
     neighbours, distances = nearest_candidates(ours.descriptors[rows[:, 0]], theirs.descriptors)
     distance = np.linalg.norm(ours.descriptors[rows[:, 0]] - theirs.descriptors[rows[:, 1]], axis=1)
     ratio = ratios(distance, neighbours, distances, rows[:, 1])
-    stage = _stages(rows, found, ratio, matching.ratio)
+    stage = _stages(rows, found, ratio, None if matching.learned else matching.ratio)
     shown = np.lexsort((ratio, -stage))[:MAX_MATCHES]
     pairs = rows[shown]
     patches = [side.patches(pairs[:, number], pattern) for number, side in enumerate(sides)]
     roll, shift, correlation = align_patches(*patches)
+    confidence = _confidence(pairs, found.matches if found.unguided is None else found.unguided)
+    nearest = set(map(tuple, candidates.indices.tolist()))
+    passed = sum(pair in nearest for pair in map(tuple, rows[ratio <= (matching.ratio or 1)].tolist()))
     return {
-        "images": [_image(side) for side in sides],
+        "images": [
+            {"name": name, "path": side.name, **side.shown()}
+            for side, name in zip(sides, short_names(first.name, second.name), strict=True)
+        ],
         "matches": pack_array(pairs),
         "stage": pack_array(stage[shown].astype(np.uint8)),
         "distance": pack_array(distance[shown].astype(np.float32)),
         "ratio": pack_array(ratio[shown].astype(np.float32)),
+        "confidence": None if confidence is None else pack_array(confidence),
         "candidates": pack_array(neighbours[shown].astype(np.int32)),
         "candidate_distances": pack_array(distances[shown].astype(np.float32)),
         "descriptors": [_bars(side.features.descriptors[pairs[:, n]]) for n, side in enumerate(sides)],
@@ -117,14 +150,15 @@ def pair_data(
         "roll": pack_array(roll.astype(np.int16)),
         "shift": pack_array(shift.astype(np.int16)),
         "correlation": pack_array(correlation.astype(np.float32)),
-        "funnel": _funnel(sides, stage, matching),
+        "funnel": _funnel(sides, len(candidates), passed, found, matching, int((stage == _INLIER).sum())),
         "hidden": len(rows) - len(shown),
-        "ratio_limit": matching.ratio,
+        "stages": _stage_names(matching),
         "threshold": threshold,
         "command": command,
         "versions": f"logpolar {logpolar.__version__}, Python {platform.python_version()}",
         "radius": pattern.lambda_ / 2,  # of a support region, in keypoint sizes
-        **_geometry(found, cameras),
+        "polar": _polar(pattern),
+        **_geometry(found, cameras, first.to_upright, second.to_upright),
     }
 
 
@@ -220,27 +254,60 @@ def _stages(
     return stage
 
 
-def _funnel(sides: tuple[Side, Side], stage: NDArray[np.intp], matching: MatchingOptions) -> list[tuple[str, int]]:
+def _confidence(pairs: NDArray[np.int32], kept: Matches) -> NDArray[np.float32] | None:
+    """Of each pair (N,), 0 for those that the matcher did not choose; None for a matcher without."""
+    if kept.confidence is None:
+        return None
+    known = dict(zip(map(tuple, kept.indices.tolist()), kept.confidence.tolist(), strict=True))
+    return np.array([known.get(pair, 0) for pair in map(tuple, pairs.tolist())], np.float32)
+
+
+def _stage_names(matching: MatchingOptions) -> list[str]:
+    """What became of a match, from the worst; "" for a stage that this matcher does not have."""
+    if matching.learned:
+        return ["", "nearest neighbours that the matcher did not choose", *_VERIFIED]
+    ratio = "failed the ratio test" if matching.ratio is not None and matching.ratio < 1 else ""
+    return [ratio, "removed by the filter", *_VERIFIED]
+
+
+def _polar(pattern: Pattern) -> dict[str, float] | None:
+    """What relates shifts of columns to changes of scale; None for a pattern that is not log-polar."""
+    if not isinstance(pattern, LogPolar):
+        return None
+    return {"ratio": pattern.radius_ratio, "pixel_weight": pattern.pixel_weight}
+
+
+def _funnel(
+    sides: tuple[Side, Side], nearest: int, passed: int, found: VerifiedMatches, matching: MatchingOptions, agree: int
+) -> list[tuple[str, int]]:
+    """Names and counts of the steps; ``nearest``: candidates, of which ``passed`` the ratio test."""
+    chosen = len(found.matches if found.unguided is None else found.unguided)
     steps = [("keypoints, fewer of both", min(len(side.features) for side in sides))]
-    steps.append(("mutual nearest neighbours" if matching.mutual else "nearest neighbours", len(stage)))
-    if matching.ratio is not None and matching.ratio < 1:
-        steps.append((f"ratio test, {matching.ratio:g}", int((stage >= _FILTERED).sum())))
-    if matching.filter != "none":
-        steps.append((matching.filter, int((stage >= _KEPT).sum())))
-    return [*steps, ("agree with the geometry", int((stage == _INLIER).sum()))]
+    if matching.learned:
+        steps.append(("chosen by the learned matcher", chosen))
+    else:
+        steps.append(("mutual nearest neighbours" if matching.mutual else "nearest neighbours", nearest))
+        if matching.ratio is not None and matching.ratio < 1:
+            steps.append((f"ratio test, {matching.ratio:g}", passed))
+        if matching.filter != "none":
+            steps.append(("consensus filter", chosen))
+    if found.unguided is not None:
+        steps.append(("matched again near the geometry", len(found.matches)))
+    return [*steps, ("agree with the geometry", agree)]
 
 
-def _geometry(found: VerifiedMatches, cameras: Cameras | None) -> dict[str, Any]:
-    summary = found.to_dict()
-    fundamental = _fundamental(found, cameras)
+def _geometry(found: VerifiedMatches, cameras: Cameras | None, first: Matrix, second: Matrix) -> dict[str, Any]:
+    """Verdict and matrices, these for the upright photos: ``first``, ``second`` map positions to them."""
+    summary, back = found.to_dict(), np.linalg.inv(first)
+    fundamental, matrix = _fundamental(found, cameras), found.geometry.matrix
     return {
         "geometry": found.model,
         "geometry_name": MODEL_NAMES.get(found.model, ""),
         "matches_count": summary["matches"],
         "inliers": summary["inliers"],
         "common_scene": summary["common_scene"],
-        "matrix": summary["matrix"],
-        "fundamental": None if fundamental is None else fundamental.tolist(),
+        "matrix": None if matrix is None else (second @ matrix @ back).tolist(),  # drawn if it is a homography
+        "fundamental": None if fundamental is None else (np.linalg.inv(second).T @ fundamental @ back).tolist(),
     }
 
 
@@ -262,16 +329,11 @@ def _inverse_intrinsics(camera: AnyCamera, points: Points) -> Matrix | None:
     return matrix if np.allclose(straight, rays_and_focal(points, camera)[0], atol=1e-6) else None
 
 
-def _image(side: Side) -> dict[str, Any]:
-    width, height = side.features.image_size
-    keypoints = side.features.keypoints.table.astype(np.float32)
-    return {
-        "name": side.name,
-        "width": width,
-        "height": height,
-        "photo": pack_picture(side.photo()),
-        "keypoints": pack_array(keypoints[:, :4]),
-    }
+def short_names(first: str, second: str) -> tuple[str, str]:
+    """Names of files, with as many of their folders as tell them apart."""
+    parts = Path(first).parts, Path(second).parts
+    count = next((n for n in range(1, 1 + max(map(len, parts))) if parts[0][-n:] != parts[1][-n:]), 1)
+    return str(Path(*parts[0][-count:])), str(Path(*parts[1][-count:]))
 
 
 def _bars(descriptors: FloatArray) -> dict[str, Any]:

@@ -17,7 +17,7 @@ function showHint(text) {
 function addTable(parent, { caption, columns, rows, hints }) {
   const box = add(parent, "div"), table = document.createElement("table");
   box.className = "scroll";
-  table.className = "sortable narrow";
+  table.className = "sortable";
   add(table, "caption", caption);
   box.append(table);
   const numeric = columns.map((_, n) => {
@@ -54,7 +54,11 @@ function start() {
     link.href = `#section-${number}`;
     add(place, "h2", section.title);
     for (const note of section.notes) add(place, "p", note);
-    section.tables.forEach((table) => addTable(place, table));
+    if (section.tables.length) {
+      const tables = add(place, "div");
+      tables.className = "tables";
+      section.tables.forEach((table) => addTable(tables, table));
+    }
     section.figures.forEach((figure) => addFigure(place, figure));
   });
   showFooter();

@@ -55,3 +55,24 @@ function lookAlong(place, forward, distance) {
   orbit.distance = distance;
   orbit.target = along(place, forward, distance);
 }
+
+// The view, in the direction it has, of most points (x, y, z after each other) and places: a few distant ones would
+// shrink everything else to a dot.
+function enclose(points, places, aspect) {
+  const axes = orbitAxes(), all = [Array.from({ length: points.length / 3 }, (_, n) => points.subarray(3 * n, 3 * n + 3)), places];
+  const range = (value) => {
+    const ends = all.map((each, n) => {
+      const sorted = each.map(value).sort((a, b) => a - b), left = Math.floor([0.02, 0.07][n] * (sorted.length - 1));
+      return sorted.length ? [sorted[left], sorted[sorted.length - 1 - left]] : [Infinity, -Infinity];
+    });
+    return [Math.min(ends[0][0], ends[1][0]), Math.max(ends[0][1], ends[1][1])];
+  };
+  const middles = [0, 1].map((n) => range((place) => dot(place, axes[n])).reduce((low, high) => (low + high) / 2));
+  const reach = 0.9 * Math.tan(FIELD / 2);
+  const needed = range((place) => {
+    const [x, y, z] = axes.map((axis) => dot(place, axis));
+    return z + Math.max(Math.abs(x - middles[0]) / aspect, Math.abs(y - middles[1])) / reach;
+  });
+  orbit.target = along(along([0, 0, 0], axes[0], middles[0]), axes[1], middles[1]);
+  orbit.distance = Math.max(needed[1], 1e-3);
+}

@@ -48,6 +48,39 @@ function scheduled(draw) {
   };
 }
 
+// While a view moves, so much of it is drawn as the browser can show fluently, and at least ``fewest``; all of it when
+// the view has come to rest, after which ``redraw`` is called.
+function makePace(fewest, redraw) {
+  const slow = 28; // milliseconds between frames: at 60 a second, one was missed
+  let most = Infinity, limit = Infinity, before = 0, timer = 0;
+  const pace = {
+    moving: false,
+    moved() {
+      if (!pace.moving) before = 0;
+      pace.moving = true;
+      clearTimeout(timer);
+      timer = setTimeout(pace.rest, 250);
+      redraw();
+    },
+    rest() { pace.moving = false; redraw(); },
+    // How many of ``total`` to draw in the frame at ``now``.
+    amount(total, now) {
+      if (!pace.moving) return total;
+      const spent = now - before, drawn = Math.min(most, total);
+      if (before && spent > slow) {
+        limit = 0.9 * drawn; // for a while, or every few frames would be too slow again
+        most = Math.max(fewest, 0.6 * drawn);
+      } else if (before && spent > 0) {
+        limit *= 1.003;
+        most = Math.max(fewest, Math.min(1.1 * drawn, limit));
+      }
+      before = now;
+      return Math.min(most, total);
+    },
+  };
+  return pace;
+}
+
 // Keys by name, unless they are typed into a control or belong to the browser.
 function followKeys(actions) {
   document.addEventListener("keydown", (event) => {

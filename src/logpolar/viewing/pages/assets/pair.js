@@ -1,7 +1,6 @@
 // Two photos and their matches on one canvas. World coordinates are pixels of the photos, the second one moved aside.
 
 const GAP = 0.02;
-const STAGES = ["failed the ratio test", "removed by the filter", "does not agree with the geometry", "agrees with the geometry"];
 const matches = unpack(data.matches), stage = unpack(data.stage), ratio = unpack(data.ratio), distance = unpack(data.distance);
 const candidates = unpack(data.candidates), candidateDistances = unpack(data.candidate_distances);
 const roll = unpack(data.roll), shift = unpack(data.shift), correlation = unpack(data.correlation);
@@ -12,8 +11,16 @@ const view = { scale: 1, x: 0, y: 0 };
 const state = { stacked: window.innerWidth < 700, swapped: false, guide: false, chosen: -1, shown: [], photos: [], atlases: [], overlay: null };
 
 const keypoint = (side, match) => keypoints[side].subarray(4 * matches[2 * match + side], 4 * matches[2 * match + side] + 4);
-const octaves = Float32Array.from({ length: count }, (_, m) => Math.log2(keypoint(1, m)[2] / keypoint(0, m)[2]));
-const rotation = Float32Array.from({ length: count }, (_, m) => ((keypoint(1, m)[3] - keypoint(0, m)[3] + 540) % 360 + 360) % 360 - 180);
+const confidence = data.confidence && unpack(data.confidence);
+const wrapped = (angle) => ((angle + 540) % 360 + 360) % 360 - 180;
+const detected = {
+  octaves: Float32Array.from({ length: count }, (_, m) => Math.log2(keypoint(1, m)[2] / keypoint(0, m)[2])),
+  rotation: Float32Array.from({ length: count }, (_, m) => wrapped(keypoint(1, m)[3] - keypoint(0, m)[3])),
+};
+// Keypoints of one size and angle say nothing of scale and rotation: then the roll and shift of the patches do.
+const implied = Boolean(data.polar) && count > 0 && detected.octaves.every((value) => value === 0) && detected.rotation.every((value) => value === detected.rotation[0]);
+const octaves = implied ? Float32Array.from(shift, (value, m) => value * Math.log2(columnRatio(1, m))) : detected.octaves;
+const rotation = implied ? Float32Array.from(roll, (value) => wrapped(detected.rotation[0] + (360 * value) / data.patch_size[0])) : detected.rotation;
 
 // ---- Layout: where each photo lies -------------------------------------------------------------------------------
 
@@ -44,29 +51,34 @@ function resetView() {
 
 // ---- Drawing -----------------------------------------------------------------------------------------------------
 
-const redraw = scheduled(draw);
+const redraw = scheduled(draw), pace = makePace(500, redraw);
 
 function shade(match) {
   const mode = element("colouring").value;
   if (mode === "geometry") return stage[match] === 3 ? "#22c55e" : stage[match] === 2 ? "#ef4444" : "#9ca3af";
+  if (mode === "confidence") return `hsl(${120 * confidence[match]} 90% 50%)`;
   if (mode === "ratio") return `hsl(${120 * (1 - Math.min(ratio[match], 1))} 90% 50%)`;
   if (mode === "scale") return `hsl(${220 - 40 * Math.max(-4, Math.min(octaves[match], 4))} 90% 58%)`;
   return `hsl(${rotation[match] + 180} 90% 58%)`;
 }
 
-function draw() {
+function draw(now) {
   const { context, width, height } = fitCanvas(element("view"));
   const place = places();
   context.imageSmoothingEnabled = view.scale < 4;
   for (const side of [0, 1]) {
     if (!state.photos[side]) continue;
     const [x, y] = toScreen(place[side], -0.5, -0.5), factor = place[side].scale * view.scale;
-    context.drawImage(state.photos[side], x, y, data.images[side].width * factor, data.images[side].height * factor);
+    const size = [data.images[side].width * factor, data.images[side].height * factor];
+    context.drawImage(state.photos[side], x, y, ...size);
+    context.fillStyle = "rgb(0 0 0 / 20%)"; // lines stand out from a darker photo
+    context.fillRect(x, y, ...size);
   }
   if (state.guide && state.overlay) drawOverlay(context, place[0]);
   context.lineWidth = 1;
   context.globalAlpha = state.chosen < 0 ? 0.7 : 0.25;
-  for (const match of state.shown) drawLine(context, place, match);
+  const lines = pace.amount(state.shown.length, now); // the best come first
+  for (let n = 0; n < lines; n++) drawLine(context, place, state.shown[n]);
   context.globalAlpha = 1;
   if (state.chosen >= 0) {
     context.lineWidth = 2.5;
@@ -165,15 +177,16 @@ function drawTriangle(context, photo, from, to) {
 // ---- Filters, funnel, histograms ---------------------------------------------------------------------------------
 
 function applyFilters() {
-  const most = { ratio: +element("ratio").value, scale: +element("scale").value, rotation: +element("rotation").value };
+  const most = { ratio: +element("ratio").value, confidence: +element("confidence").value, scale: +element("scale").value, rotation: +element("rotation").value };
   const wanted = [0, 1, 2, 3].map((n) => element(`stage${n}`).checked);
   state.shown = [];
   for (let match = 0; match < count; match++) {
     const free = [most.ratio >= 1, most.scale >= 6, most.rotation >= 180];
-    const fits = (free[0] || ratio[match] <= most.ratio) && (free[1] || Math.abs(octaves[match]) <= most.scale) && (free[2] || Math.abs(rotation[match]) <= most.rotation);
+    const fits = (free[0] || ratio[match] <= most.ratio) && (free[1] || Math.abs(octaves[match]) <= most.scale) && (free[2] || Math.abs(rotation[match]) <= most.rotation) && (!confidence || confidence[match] >= most.confidence);
     if (wanted[stage[match]] && fits) state.shown.push(match);
   }
   element("ratio-value").textContent = most.ratio >= 1 ? "any" : most.ratio.toFixed(2);
+  element("confidence-value").textContent = most.confidence > 0 ? most.confidence.toFixed(2) : "any";
   element("scale-value").textContent = most.scale >= 6 ? "any" : `${(2 ** most.scale).toFixed(1)}x`;
   element("rotation-value").textContent = most.rotation >= 180 ? "any" : `${most.rotation} degrees`;
   element("count").textContent = `${state.shown.length} lines` + (data.hidden ? ` (${data.hidden} weaker matches are not in this page)` : "");
@@ -205,84 +218,13 @@ function drawHistogram(id, values, low, high, labels) {
   });
 }
 
-// ---- One match ---------------------------------------------------------------------------------------------------
+// ---- Selection --------------------------------------------------------------------------------------------------
 
 function choose(match) {
   state.chosen = match;
   element("chosen").hidden = match < 0;
   if (match >= 0) showMatch(match);
   redraw();
-}
-
-function showMatch(match) {
-  element("number").textContent = `${matches[2 * match]} – ${matches[2 * match + 1]}`;
-  const size = `size ${keypoint(0, match)[2].toFixed(1)} and ${keypoint(1, match)[2].toFixed(1)} px (${(2 ** octaves[match]).toFixed(2)}x), rotated by ${rotation[match].toFixed(0)} degrees`;
-  element("facts").textContent = `${STAGES[stage[match]]}; distance ${distance[match].toFixed(3)}, ratio ${ratio[match].toFixed(2)}; ${size}`;
-  const [rows, columns] = data.patch_size, aligned = element("align").checked;
-  drawPolar(0, match, 0, 0);
-  drawPolar(1, match, aligned ? roll[match] : 0, aligned ? shift[match] : 0);
-  element("aligned").textContent = aligned ? ", aligned" : "";
-  element("alignment").textContent = `Best fit: rolled by ${roll[match]} of ${rows} rows (${((360 * roll[match]) / rows).toFixed(0)} degrees), shifted by ${shift[match]} of ${columns} columns; correlation ${correlation[match].toFixed(2)}.`;
-  for (const side of [0, 1]) drawSquare(side, match);
-  drawBars(match);
-  listCandidates(match);
-}
-
-// Rows are angles, columns radii: rows wrap around, columns do not.
-function drawPolar(side, match, rolled, shifted) {
-  const canvas = element(`polar${side}`), [rows, columns] = data.patch_size;
-  [canvas.width, canvas.height] = [columns, rows];
-  const context = canvas.getContext("2d"), x = (match % data.atlas_columns) * columns, y = Math.floor(match / data.atlas_columns) * rows;
-  context.fillRect(0, 0, columns, rows);
-  const start = ((rolled % rows) + rows) % rows;
-  const [from, to, width] = [Math.max(shifted, 0), Math.max(-shifted, 0), columns - Math.abs(shifted)];
-  if (!state.atlases[side] || width <= 0) return;
-  context.drawImage(state.atlases[side], x + from, y + start, width, rows - start, to, 0, width, rows - start);
-  if (start) context.drawImage(state.atlases[side], x + from, y, width, start, to, rows - start, width, start);
-}
-
-// The support region in the photo, upright to the keypoint's angle.
-function drawSquare(side, match) {
-  const canvas = element(`square${side}`), [x, y, size, angle] = keypoint(side, match), pixels = 160;
-  [canvas.width, canvas.height] = [pixels, pixels];
-  const context = canvas.getContext("2d"), photo = state.photos[side];
-  context.fillRect(0, 0, pixels, pixels);
-  if (!photo) return;
-  const radius = data.radius * size, factor = pixels / (2 * radius), shrink = data.images[side].width / photo.naturalWidth;
-  context.translate(pixels / 2, pixels / 2);
-  context.rotate((-angle * Math.PI) / 180);
-  context.scale(factor * shrink, factor * shrink);
-  context.drawImage(photo, -(x + 0.5) / shrink, -(y + 0.5) / shrink);
-  context.setTransform(1, 0, 0, 1, 0, 0);
-  context.strokeStyle = shade(match);
-  for (const part of [1, 1 / 8]) {
-    context.beginPath();
-    context.arc(pixels / 2, pixels / 2, (part * pixels) / 2 - 1, 0, 2 * Math.PI);
-    context.stroke();
-  }
-}
-
-function drawBars(match) {
-  const { context, width, height } = fitCanvas(element("bars")), length = data.descriptors[0].shape[1], middle = height / 2;
-  [["--accent", 0], ["--weak", 1]].forEach(([name, side]) => {
-    context.fillStyle = colour(name);
-    for (let n = 0; n < length; n++) {
-      const value = (descriptors[side][match * length + n] / 127) * (middle - 2), step = width / length;
-      context.fillRect((n + 0.5 * side) * step, middle - Math.max(value, 0), Math.max(step / 2, 0.5), Math.abs(value));
-    }
-  });
-}
-
-function listCandidates(match) {
-  const body = element("candidates");
-  body.replaceChildren();
-  for (let n = 0; n < per; n++) {
-    const row = candidates[match * per + n];
-    if (row < 0) continue;
-    const line = add(body, "tr"), own = row === matches[2 * match + 1];
-    if (own) line.className = "good";
-    [`${row}${own ? " (this match)" : ""}`, candidateDistances[match * per + n].toFixed(3), keypoints[1][4 * row].toFixed(0), keypoints[1][4 * row + 1].toFixed(0)].forEach((text) => add(line, "td", text));
-  }
 }
 
 function step(by) {
@@ -313,7 +255,13 @@ function zoomAt(x, y, factor) {
   view.x = x - ((x - view.x) * scale) / view.scale;
   view.y = y - ((y - view.y) * scale) / view.scale;
   view.scale = scale;
-  redraw();
+  pace.moved();
+}
+
+function pan(dx, dy) {
+  view.x += dx;
+  view.y += dy;
+  pace.moved();
 }
 
 const ACTIONS = {
@@ -337,11 +285,11 @@ function connect() {
   element("reset").onclick = resetView;
   element("colouring").onchange = redraw;
   element("align").onchange = () => choose(state.chosen);
-  for (const id of ["ratio", "scale", "rotation", "stage0", "stage1", "stage2", "stage3"]) element(id).oninput = applyFilters;
+  for (const id of ["ratio", "confidence", "scale", "rotation", "stage0", "stage1", "stage2", "stage3"]) element(id).oninput = applyFilters;
   followKeys(ACTIONS);
   window.addEventListener("resize", () => { resetView(); applyFilters(); });
   followPointers(element("view"), {
-    drag: (dx, dy) => { view.x += dx; view.y += dy; redraw(); },
+    drag: pan,
     zoom: zoomAt,
     tap: (x, y) => choose(matchAt(x, y)),
   });
@@ -349,6 +297,7 @@ function connect() {
 
 function describe() {
   document.title = `${data.images[0].name} – ${data.images[1].name}`;
+  element("title").title = data.images.map((image) => image.path).join("\n");
   element("title").textContent = data.images.map((image) => `${image.name} (${image.width} x ${image.height})`).join("  –  ");
   const verdict = element("verdict");
   if (data.common_scene === null) verdict.textContent = `${data.matches_count} matches; no geometry was estimated`;
@@ -363,6 +312,14 @@ function describe() {
   }
   if (data.geometry === "homography") element("guide").textContent = "Warped overlay";
   element("guide").disabled = !data.matrix || (data.geometry !== "homography" && !data.fundamental);
+  data.stages.forEach((name, n) => {
+    element(`stage${n}`).parentElement.hidden = !name;
+    element(`stage${n}-name`).textContent = name;
+  });
+  for (const part of document.querySelectorAll(".confidence")) part.hidden = !confidence;
+  element("implied").hidden = !implied;
+  element("align").parentElement.hidden = !data.polar;
+  for (const name of document.querySelectorAll(".pattern")) name.textContent = data.polar ? "log-polar" : "as described";
   showFooter();
   press("layout", state.stacked);
 }

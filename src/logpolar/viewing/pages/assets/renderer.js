@@ -3,21 +3,21 @@
 const POINT_SHADER = [
   `#version 300 es
   in vec3 position; in vec3 tint; in float track; in float marked;
-  uniform mat4 matrix; uniform float size; uniform float least; uniform float faint; uniform bool byTrack;
-  uniform vec3 paper; uniform vec3 accent;
+  uniform mat4 matrix; uniform float size; uniform float least; uniform float faint; uniform vec3 paper; uniform vec3 accent;
   out vec3 colour;
   void main() {
     gl_Position = matrix * vec4(position, 1.0);
     gl_PointSize = clamp(size / gl_Position.w, 1.0, 24.0) + (marked > 0.5 ? 1.0 : 0.0);
     if (track < least) gl_Position = vec4(2.0, 2.0, 2.0, 1.0);
-    float good = clamp(log2(track / 2.0) / 3.0, 0.0, 1.0);
-    vec3 own = byTrack ? mix(vec3(0.85, 0.2, 0.15), vec3(0.1, 0.65, 0.3), good) : tint;
-    colour = marked > 0.5 ? mix(own, accent, 0.5) : mix(own, paper, faint);
+    colour = marked > 0.5 ? mix(tint, accent, 0.5) : mix(tint, paper, faint);
   }`,
   `#version 300 es
   precision mediump float;
   in vec3 colour; out vec4 result;
-  void main() { result = vec4(colour, 1.0); }`,
+  void main() {
+    if (length(gl_PointCoord - 0.5) > 0.6) discard; // a disc, without holes in what is one or two pixels wide
+    result = vec4(colour, 1.0);
+  }`,
 ];
 const LINE_SHADER = [
   `#version 300 es
@@ -72,16 +72,14 @@ function makeArrays(gl, { program }, attributes) {
   return { array, set };
 }
 
-// Whether WebGL runs on the CPU, where smooth edges cost four times as much.
-function isSoftware() {
+// Whether WebGL 2 is there, and on a GPU.
+function hasGpu() {
   const gl = document.createElement("canvas").getContext("webgl2"), about = gl && gl.getExtension("WEBGL_debug_renderer_info");
-  return Boolean(about) && /swiftshader|llvmpipe|software/i.test(gl.getParameter(about.UNMASKED_RENDERER_WEBGL));
+  return Boolean(gl) && !(about && /swiftshader|llvmpipe|software/i.test(gl.getParameter(about.UNMASKED_RENDERER_WEBGL)));
 }
 
-// Null where the browser has no WebGL 2.
-function makeRenderer(canvas, { points, tints, tracks }) {
-  const gl = canvas.getContext("webgl2", { alpha: false, antialias: !isSoftware() });
-  if (!gl) return null;
+function makeGpuRenderer(canvas, { points, tints, tracks }) {
+  const gl = canvas.getContext("webgl2", { alpha: false });
   const count = tracks.length, programs = [POINT_SHADER, LINE_SHADER, PICTURE_SHADER].map((each) => makeProgram(gl, each));
   const cloud = makeArrays(gl, programs[0], { position: [points, 3], tint: [tints, 3, true], track: [tracks, 1], marked: [new Uint8Array(count), 1] });
   const lines = makeArrays(gl, programs[1], { position: [new Float32Array(0), 3], tint: [new Float32Array(0), 4] });
@@ -98,6 +96,7 @@ function makeRenderer(canvas, { points, tints, tracks }) {
   }
   return {
     mark: (marks) => cloud.set("marked", marks),
+    setTints: (values) => cloud.set("tint", values),
     setLines(positions, colours) {
       lines.set("position", positions);
       lines.set("tint", colours);
@@ -112,7 +111,7 @@ function makeRenderer(canvas, { points, tints, tracks }) {
       gl.generateMipmap(gl.TEXTURE_2D);
       gl.texParameteri(gl.TEXTURE_2D, gl.TEXTURE_MIN_FILTER, gl.LINEAR_MIPMAP_LINEAR);
     },
-    // style: paper, accent (red, green, blue in 0 to 1), size, least (track), faint, byTrack, most (points), frusta, photos,
+    // style: paper, accent (red, green, blue in 0 to 1), size, least (track), faint, most (points), frusta, photos,
     // sharpness (pixels of the canvas per pixel of the screen)
     draw(matrix, style) {
       const density = style.sharpness * (window.devicePixelRatio || 1);
@@ -126,7 +125,6 @@ function makeRenderer(canvas, { points, tints, tracks }) {
       gl.uniform1f(uniforms.size, style.size * size[1] * 0.004);
       gl.uniform1f(uniforms.least, style.least);
       gl.uniform1f(uniforms.faint, style.faint);
-      gl.uniform1i(uniforms.byTrack, style.byTrack);
       gl.uniform3fv(uniforms.paper, style.paper);
       gl.uniform3fv(uniforms.accent, style.accent);
       gl.drawArrays(gl.POINTS, 0, Math.min(count, style.most));

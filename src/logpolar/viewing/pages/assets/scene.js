@@ -4,7 +4,7 @@ const photos = data.photos, model = data.model;
 const pairs = unpack(data.pairs), inliers = unpack(data.inliers), common = unpack(data.shared);
 const strength = inliers.map((value, pair) => (value >= 0 ? value : common[pair]));
 const FEWEST = 10000; // points drawn while the view moves
-const state = { chosen: -1, renderer: null, most: Infinity, sharpness: 1, still: 0, frame: 0, moving: false, thumbnails: [] };
+const state = { chosen: -1, renderer: null, sharpness: 1, thumbnails: [] };
 const scene = model && {
   points: unpack(model.points), tints: unpack(model.colours), tracks: unpack(model.tracks), cameras: unpack(model.cameras),
   field: unpack(model.field), photos: unpack(model.photos), observed: unpack(model.observed), counts: unpack(model.counts),
@@ -35,13 +35,13 @@ function components(hex) {
 function placeLines() {
   const positions = [], colours = [], chosen = cameraOf.get(state.chosen);
   const line = (a, b, tint) => { positions.push(...a, ...b); colours.push(...tint, ...tint); };
-  const usual = [...components(colour("--accent")), state.chosen < 0 ? 0.8 : 0.35], marked = [...components(colour("--bad")), 1];
+  const usual = [...components(colour("--stage-line")), state.chosen < 0 ? 0.8 : 0.4], marked = [...components(colour("--stage-mark")), 1];
   for (let camera = 0; camera < scene.photos.length; camera++) {
     const tint = camera === chosen ? marked : usual, box = corners(camera, model.frustum * (camera === chosen ? 1.6 : 1));
     box.forEach((corner, n) => { line(centre(camera), corner, tint); line(corner, box[(n + 1) % 4], tint); });
   }
   if (chosen !== undefined) {
-    for (const { photo } of neighbours(state.chosen)) if (cameraOf.has(photo)) line(centre(chosen), centre(cameraOf.get(photo)), [...components(colour("--weak")), 0.9]);
+    for (const { photo } of neighbours(state.chosen)) if (cameraOf.has(photo)) line(centre(chosen), centre(cameraOf.get(photo)), [...components(colour("--stage-mark")), 0.6]);
   }
   state.renderer.setLines(new Float32Array(positions), new Float32Array(colours));
 }
@@ -81,45 +81,47 @@ function observedBy(camera) {
 
 // ---- The view ----------------------------------------------------------------------------------------------------
 
-// While the view moves, so many points are drawn, and so sharply, as the browser can show fluently. Points come in
-// random order, so that the first of them show the whole.
-function adapt(spent) {
-  const limit = Math.min(state.most, scene.tracks.length);
-  if (spent > 40) {
-    if (limit <= FEWEST) state.sharpness = 0.5;
-    state.most = Math.max(FEWEST, limit * 0.6);
-  } else if (spent < 22) {
-    if (limit >= scene.tracks.length) state.sharpness = 1;
-    state.most = limit * 1.25;
-  }
+// Points are lifted a little above the dark stage.
+function paint() {
+  const lifted = Uint8Array.from(scene.tints, (value) => 30 + 0.88 * value);
+  state.renderer.setTints(element("colouring").value === "track" ? byTrack() : lifted);
+  redraw();
+}
+
+// From red, in two photos, to green, in 16 and more.
+function byTrack() {
+  const tints = new Uint8Array(3 * scene.tracks.length);
+  scene.tracks.forEach((track, n) => {
+    const good = Math.max(0, Math.min(Math.log2(track / 2) / 3, 1));
+    tints.set([232 - 177 * good, 75 + 135 * good, 65 + 40 * good], 3 * n);
+  });
+  return tints;
 }
 
 function render(now = 0) {
   if (!state.renderer) return;
-  const canvas = element("view"), spent = now - state.frame;
-  if (state.moving && spent > 0 && spent < 1000) adapt(spent);
-  state.frame = now;
+  const canvas = element("view"), count = scene.tracks.length, most = pace.amount(count, now); // in random order: the first show the whole
+  if (!pace.moving || most >= Math.min(3 * FEWEST, count)) state.sharpness = 1;
+  else if (most <= FEWEST) state.sharpness = 0.5;
   state.renderer.draw(orbitMatrix(canvas.clientWidth, canvas.clientHeight), {
-    paper: components(colour("--panel")), accent: components(colour("--bad")), size: +element("size").value,
-    least: +element("least").value, faint: state.chosen < 0 ? 0 : 0.7, byTrack: element("colouring").value === "track",
-    most: state.moving ? state.most : Infinity, sharpness: state.moving ? state.sharpness : 1, frusta: pressed("frusta"), photos: pressed("photos"),
+    paper: components(colour("--stage")), accent: components(colour("--stage-mark")), size: +element("size").value,
+    least: +element("least").value, faint: state.chosen < 0 ? 0 : 0.7,
+    most, sharpness: state.sharpness, frusta: pressed("frusta"), photos: pressed("photos"),
   });
 }
 
-const redraw = scheduled(render);
+const redraw = scheduled(render), pace = makePace(FEWEST, redraw);
 const pressed = (id) => element(id).getAttribute("aria-pressed") === "true";
 
 function move(change, ...values) {
   change(...values);
-  state.moving = true;
-  redraw();
-  clearTimeout(state.still);
-  state.still = setTimeout(() => { state.moving = false; redraw(); }, 250);
+  pace.moved();
 }
 
 function resetView() {
-  const { clientWidth: width, clientHeight: height } = element("view"), [yaw, pitch, distance] = model.home;
-  Object.assign(orbit, { yaw, pitch, distance: distance * Math.max(1, height / width), target: [0, 0, 0] });
+  const { clientWidth: width, clientHeight: height } = element("view"), [yaw, pitch] = model.home;
+  Object.assign(orbit, { yaw, pitch });
+  enclose(scene.points.subarray(0, 6000), [...scene.photos].map((_, camera) => centre(camera)), width / height);
   redraw();
 }
 
@@ -301,7 +303,8 @@ function connect() {
   element("reset").onclick = ACTIONS[0];
   element("fly").onclick = ACTIONS.l;
   element("close").onclick = ACTIONS.Escape;
-  element("colouring").onchange = element("size").oninput = redraw;
+  element("colouring").onchange = () => scene && paint();
+  element("size").oninput = redraw;
   element("least").oninput = () => { countPoints(); redraw(); };
   element("search").oninput = element("only-missing").onchange = filterPhotos;
   element("graph").onclick = (event) => { const photo = state.photoAt(event.offsetX, event.offsetY); if (photo >= 0) choose(photo); };
@@ -331,11 +334,15 @@ function countPoints() {
 }
 
 function startView() {
-  state.renderer = scene && makeRenderer(element("view"), scene);
-  if (state.renderer) return resetView();
+  if (scene) {
+    element("size").value = Math.max(0.75, 2 * Math.min(1, (20000 / scene.tracks.length) ** 0.25)); // many points are fine ones
+    state.renderer = (hasGpu() ? makeGpuRenderer : makeSoftwareRenderer)(element("view"), scene);
+    paint();
+    return resetView();
+  }
   element("view").hidden = true;
   element("no-view").hidden = false;
-  element("no-view").textContent = scene ? "This browser has no WebGL 2, so that the model cannot be shown." : data.no_model;
+  element("no-view").textContent = data.no_model;
 }
 
 async function start() {
