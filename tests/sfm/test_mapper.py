@@ -125,6 +125,11 @@ def test_of_several_attempts_the_one_that_explains_most_is_kept(database, tmp_pa
     assert pycolmap.Reconstruction(str(tmp_path / "sparse" / "0")).num_points3D() == report.points
 
 
+def test_the_log_stays_silent(database, tmp_path, capfd):
+    map_database(database, tmp_path, tmp_path, FEW, "")
+    assert "undle" not in capfd.readouterr().err
+
+
 def test_the_last_adjustment_bears_incorrect_observations(database, tmp_path):
     models = run_mapper(database, tmp_path, tmp_path, FEW)
     centres = {image.name: image.projection_center() for image in models[0].images.values()}

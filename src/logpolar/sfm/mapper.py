@@ -176,7 +176,12 @@ def polish(models: Mapping[int, Any], output: Path, options: MapperOptions) -> N
         settings.refine_focal_length = settings.refine_principal_point = settings.refine_extra_params = False
     for number, model in models.items():
         if model.num_reg_images() > 2 and model.num_points3D():
-            pycolmap.bundle_adjustment(model, settings)
+            # pycolmap.bundle_adjustment would do, but it switches COLMAP's log on.
+            chosen = pycolmap.BundleAdjustmentConfig()
+            for image in model.reg_image_ids():
+                chosen.add_image(image)
+            chosen.fix_gauge(pycolmap.BundleAdjustmentGauge.TWO_CAMS_FROM_WORLD)
+            pycolmap.create_default_bundle_adjuster(settings, chosen, model).solve()
             model.update_point_3d_errors()
             model.write(str(output / str(number)))
 
