@@ -9,7 +9,8 @@ them, evenly spaced by name; the true cameras are compared after a similarity, a
 is kept: RESULTS/SCENE-WAY.json. Features and matches of `high` are used by the ways that differ after them; their time
 is then not counted.
 
-``--localise N`` leaves N photos out of the models and localises them in ours afterwards. ``table RESULTS`` prints them.
+``--localise N`` leaves N photos out of the models and localises them in ours afterwards. ``table RESULTS`` prints what
+was measured, ``collect RESULTS`` writes it to benchmarks/results/sfm.json.
 """
 
 from __future__ import annotations
@@ -188,9 +189,16 @@ def table(results: Path) -> None:
         print(" | ".join(str(found.get(figure, "")) for figure in FIGURES) + " |")
 
 
+def collect(results: Path) -> None:
+    from common import save
+
+    runs = [json.loads(path.read_text()) for path in sorted(results.glob("*.json"))]
+    save("sfm", {"seed": 0, "matched_on": "CPU", "runs": runs})
+
+
 def main() -> None:
-    if sys.argv[1:2] == ["table"]:
-        table(Path(sys.argv[2]))
+    if sys.argv[1:2] in (["table"], ["collect"]):
+        {"table": table, "collect": collect}[sys.argv[1]](Path(sys.argv[2]))
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("scenes", type=Path, nargs="*")

@@ -57,8 +57,39 @@ def test_a_new_photo(model, tmp_path):
     larger = pycolmap.Reconstruction(str(tmp_path / "larger"))
     assert np.allclose(larger.find_image_with_name("new.png").projection_center(), found.centre)
     assert larger.num_reg_images() == 7
+    camera_of = larger.cameras[larger.find_image_with_name("new.png").camera_id]
+    assert (camera_of.model.name, list(camera_of.params)) == ("SIMPLE_PINHOLE", [352, 160, 120])
     with pytest.raises(StorageError, match="exists already"):
         write_with_photos(localiser.model, [], [], tmp_path / "larger")
+
+
+def test_an_unknown_camera_is_estimated_and_written(model, tmp_path):
+    world = standard_world(cameras=6)
+    cv2.imwrite(str(tmp_path / "new.png"), world.render(look_at([0.1, -1.9, -3.6], [0, -0.6, 0], 352.0, 320, 240))[0])
+    localiser = Localiser(model)
+    (found,) = localiser.localise([tmp_path / "new.png"])
+    assert found.camera is not None
+    assert found.camera.number is None  # the model's photos have cameras of their own
+    assert found.focal == pytest.approx(352, rel=0.05)  # COLMAP's guess is 384
+    assert write_with_photos(localiser.model, [found], [tmp_path / "new.png"], tmp_path / "larger") == 1
+    larger = pycolmap.Reconstruction(str(tmp_path / "larger"))
+    camera = larger.cameras[larger.find_image_with_name("new.png").camera_id]
+    assert tuple(camera.params) == found.camera.parameters
+
+
+def test_the_camera_that_all_photos_share_is_used(model):
+    localiser = Localiser(model)
+    shared, guess = (pycolmap.Camera(model="SIMPLE_RADIAL", width=320, height=240) for _ in range(2))
+    shared.params, guess.params, shared.camera_id = [352, 160, 120, 0.01], [384, 160, 120, 0], 3
+    assert localiser._shared_with(guess) is None  # photos have cameras of their own
+    localiser._shared = shared
+    used = localiser._shared_with(guess)
+    assert list(used.params) == [352, 160, 120, 0.01]
+    assert used.has_prior_focal_length
+    guess.has_prior_focal_length, guess.params = True, [500, 160, 120, 0]
+    assert localiser._shared_with(guess) is None  # EXIF data knows better
+    guess.width, guess.has_prior_focal_length = 640, False
+    assert localiser._shared_with(guess) is None
 
 
 def test_a_folder_that_is_no_model(tmp_path):

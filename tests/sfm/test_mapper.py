@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import cv2  # noqa: F401 - before pycolmap, whose zlib breaks OpenCV's PNG writer otherwise
+import numpy as np
 import pycolmap
 import pytest
 
@@ -16,7 +17,9 @@ from logpolar.sfm.mapper import (
     incremental_options,
     largest_model,
     map_database,
+    polish,
     read_report,
+    run_mapper,
 )
 
 FEW = MapperOptions(min_model_size=3, threads=1)
@@ -99,3 +102,46 @@ def test_iterations_of_bundle_adjustment_are_colmaps_or_a_fraction_of_them():
     for name, expected in {"ba_local_max_num_iterations": 12, "ba_global_max_num_iterations": 25}.items():
         assert getattr(usual, name) == getattr(default, name)
         assert getattr(half, name) == expected
+
+
+def test_of_several_attempts_the_one_that_explains_most_is_kept(database, tmp_path, monkeypatch):
+    """The first seed finds a wrong model, with few points."""
+    right, seeds = pycolmap.incremental_mapping, []
+
+    def sometimes_wrong(path, photos, output, settings, **more):
+        seeds.append(settings.random_seed)
+        models = right(path, photos, output, settings, **more)
+        if len(seeds) == 1:
+            for number in list(models[0].point3D_ids())[8:]:
+                models[0].delete_point3D(number)
+            models[0].write(f"{output}/0")
+        return models
+
+    monkeypatch.setattr(pycolmap, "incremental_mapping", sometimes_wrong)
+    report = map_database(database, tmp_path, tmp_path, FEW, "")
+    assert seeds == [0, 1]
+    assert report.points > 50
+    assert [path.name for path in (tmp_path / "sparse").iterdir()] == ["0"]
+    assert pycolmap.Reconstruction(str(tmp_path / "sparse" / "0")).num_points3D() == report.points
+
+
+def test_the_log_stays_silent(database, tmp_path, capfd):
+    map_database(database, tmp_path, tmp_path, FEW, "")
+    assert "undle" not in capfd.readouterr().err
+
+
+def test_the_last_adjustment_bears_incorrect_observations(database, tmp_path):
+    models = run_mapper(database, tmp_path, tmp_path, FEW)
+    centres = {image.name: image.projection_center() for image in models[0].images.values()}
+    for number in list(models[0].point3D_ids())[::10]:
+        element = models[0].points3D[number].track.elements[0]
+        point = models[0].images[element.image_id].points2D[element.point2D_idx]
+        point.xy = np.add(point.xy, [3.0, -2.0])
+    pycolmap.bundle_adjustment(squares := pycolmap.Reconstruction(models[0]), pycolmap.BundleAdjustmentOptions())
+    polish(models, tmp_path, FEW)
+    written = pycolmap.Reconstruction(str(tmp_path / "0"))
+    moved = [
+        sum(np.linalg.norm(image.projection_center() - centres[image.name]) for image in model.images.values())
+        for model in (squares, written)
+    ]
+    assert moved[1] < 0.7 * moved[0]

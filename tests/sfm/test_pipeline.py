@@ -161,6 +161,14 @@ class TestRefusals:
         self.assert_refused(scene / "photos" / "deep", tmp_path / "m", "at least two photos")
         assert not (tmp_path / "m").exists()
 
+    def test_copies_are_named(self, tmp_path):
+        (tmp_path / "photos").mkdir()
+        for name in ("a.jpg", "b.jpg", "c.jpg"):
+            (tmp_path / "photos" / name).write_text("no photo" if name != "b.jpg" else "nothing!")
+        said = []
+        self.assert_refused(tmp_path / "photos", tmp_path / "m", "readable photos", warn=said.append)
+        assert said[0] == "a.jpg: copies of this photo add nothing: c.jpg"
+
     def test_none_can_be_read(self, tmp_path):
         (tmp_path / "photos").mkdir()
         for name in ("a.jpg", "b.jpg"):

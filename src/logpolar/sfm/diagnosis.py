@@ -178,7 +178,8 @@ def _separate_models(facts: Facts) -> Iterator[Finding]:
             continue
         parts = [_photos(both) + " in both"] if both else []
         parts += [f"{_counted(len(links), 'verified pair')} between them, {inliers} inliers"] if len(links) else []
-        advice = f"{'; '.join(parts)}. COLMAP's model_merger may join them; photos of what lies between them help more."
+        tried = "Models that share three photos are joined if their points agree; photos of what lies between help."
+        advice = f"{'; '.join(parts)}. {tried}"
         sizes = f"{len(first.photos)} and {len(second.photos)} photos"
         title = f"Models {first.number} and {second.number}, of {sizes}, could be one"
         yield Finding("warning", title, advice, sorted({*both, *facts.pairs.rows[links].ravel().tolist()}))

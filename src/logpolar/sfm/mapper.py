@@ -38,7 +38,7 @@ _ATTEMPTS, _ENOUGH = 3, 0.5
 """So often the incremental mapper is tried, until its models explain this fraction of their verified matches."""
 
 _LOSS_SCALE = 1.0
-"""Of the last bundle adjustment, in pixels: keypoints further off hardly count (Cauchy's loss)."""
+"""Of the last bundle adjustment, in pixels: from there on errors count less than their squares (SOFT_L1)."""
 
 FEWEST = 0.25
 """Fraction of the photos below which a model counts as failed."""
@@ -169,14 +169,19 @@ def polish(models: Mapping[int, Any], output: Path, options: MapperOptions) -> N
     if not hasattr(settings, "ceres"):  # before 4
         return
     settings.print_summary = False
-    settings.ceres.loss_function_type = pycolmap.LossFunctionType.CAUCHY
+    settings.ceres.loss_function_type = pycolmap.LossFunctionType.SOFT_L1
     settings.ceres.loss_function_scale = _LOSS_SCALE
     settings.ceres.solver_options.num_threads = options.threads or -1
     if options.fixed_intrinsics:
         settings.refine_focal_length = settings.refine_principal_point = settings.refine_extra_params = False
     for number, model in models.items():
         if model.num_reg_images() > 2 and model.num_points3D():
-            pycolmap.bundle_adjustment(model, settings)
+            # pycolmap.bundle_adjustment would do, but it switches COLMAP's log on.
+            chosen = pycolmap.BundleAdjustmentConfig()
+            for image in model.reg_image_ids():
+                chosen.add_image(image)
+            chosen.fix_gauge(pycolmap.BundleAdjustmentGauge.TWO_CAMS_FROM_WORLD)
+            pycolmap.create_default_bundle_adjuster(settings, chosen, model).solve()
             model.update_point_3d_errors()
             model.write(str(output / str(number)))
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from logpolar.errors import LogpolarError
+from logpolar.errors import LogpolarError, some_of
 from logpolar.matching.pairs import PAIRINGS, Pair, PairingOptions, choose_pairs, read_pairs, spatial_pairs
 from logpolar.settings import setting
 from logpolar.sfm.cameras import CameraOptions, misfits, read_calibration
@@ -165,6 +165,8 @@ class _Run:
         """Names of photos with features, and reasons of those left out."""
         from logpolar.features.collections import open_features
 
+        for first, others in _copies(images):
+            self._warn(f"{first}: copies of this photo add nothing: {some_of(others)}")
         left_out = self._find(images) if self._inputs.features else self._extract(images, open_extractor)
         self._clock.lap("features")
         names = sorted(images.keys() - left_out.keys())
@@ -267,6 +269,19 @@ class _Stopwatch:
         now = time.perf_counter()
         self.seconds[stage] = round(now - self._last, 3)
         self._last = now
+
+
+def _copies(images: Mapping[str, Path]) -> Iterator[tuple[str, list[str]]]:
+    """Photos whose files are equal, each first one with the others; copies add no view."""
+    by_size: dict[int, list[str]] = {}
+    for name, path in sorted(images.items()):
+        if path.is_file():
+            by_size.setdefault(path.stat().st_size, []).append(name)
+    for names in by_size.values():
+        groups: dict[str, list[str]] = {}
+        for name in names if len(names) > 1 else ():
+            groups.setdefault(hashlib.sha256(images[name].read_bytes()).hexdigest(), []).append(name)
+        yield from ((first, others) for first, *others in groups.values() if others)
 
 
 def _choose(

@@ -146,7 +146,7 @@ class _Tracks:
             self.xy[rows[moves]] = found[moves]
             self._settled[rows[stays]] = self._settled[reference[rows[stays]]] = self._rounds
             done(len(rows))
-        return np.count_nonzero(self._settled) > before
+        return bool(np.count_nonzero(self._settled) > before)
 
     def joined(self, edges: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which matches join keypoints that are settled in the same round, or both are not."""
