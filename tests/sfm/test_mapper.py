@@ -9,12 +9,14 @@ import pycolmap
 import pytest
 
 from logpolar.errors import StorageError
+from logpolar.sfm import mapper
 from logpolar.sfm.mapper import (
     MapperOptions,
     NoModelError,
     claim_folder,
     incremental_options,
     largest_model,
+    map_best,
     map_database,
     read_report,
 )
@@ -99,3 +101,23 @@ def test_iterations_of_bundle_adjustment_are_colmaps_or_a_fraction_of_them():
     for name, expected in {"ba_local_max_num_iterations": 12, "ba_global_max_num_iterations": 25}.items():
         assert getattr(usual, name) == getattr(default, name)
         assert getattr(half, name) == expected
+
+
+@pytest.mark.parametrize("failures", [1, 2, 3])
+def test_another_seed_may_find_a_model_where_the_first_found_none(tmp_path, monkeypatch, failures):
+    seeds = []
+
+    def run(database, photos, place, options, on_image):
+        seeds.append(options.seed)
+        if len(seeds) <= failures:
+            raise NoModelError("no pair to start from")
+        return {0: "model"}
+
+    monkeypatch.setattr(mapper, "run_mapper", run)
+    monkeypatch.setattr(mapper, "explained_matches", lambda models, database: (9, 10))
+    if failures == 3:
+        with pytest.raises(NoModelError):
+            map_best(tmp_path / "d.db", tmp_path, tmp_path, MapperOptions(seed=5))
+    else:
+        assert map_best(tmp_path / "d.db", tmp_path, tmp_path, MapperOptions(seed=5)) == {0: "model"}
+    assert seeds == [5, 6, 7][: failures + 1]
