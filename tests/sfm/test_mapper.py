@@ -10,12 +10,14 @@ import pycolmap
 import pytest
 
 from logpolar.errors import StorageError
+from logpolar.sfm import mapper
 from logpolar.sfm.mapper import (
     MapperOptions,
     NoModelError,
     claim_folder,
     incremental_options,
     largest_model,
+    map_best,
     map_database,
     polish,
     read_report,
@@ -145,3 +147,23 @@ def test_the_last_adjustment_bears_incorrect_observations(database, tmp_path):
         for model in (squares, written)
     ]
     assert moved[1] < 0.7 * moved[0]
+
+
+@pytest.mark.parametrize("failures", [1, 2, 3])
+def test_another_seed_may_find_a_model_where_the_first_found_none(tmp_path, monkeypatch, failures):
+    seeds = []
+
+    def run(database, photos, place, options, on_image):
+        seeds.append(options.seed)
+        if len(seeds) <= failures:
+            raise NoModelError("no pair to start from")
+        return {0: "model"}
+
+    monkeypatch.setattr(mapper, "run_mapper", run)
+    monkeypatch.setattr(mapper, "explained_matches", lambda models, database: (9, 10))
+    if failures == 3:
+        with pytest.raises(NoModelError):
+            map_best(tmp_path / "d.db", tmp_path, tmp_path, MapperOptions(seed=5))
+    else:
+        assert map_best(tmp_path / "d.db", tmp_path, tmp_path, MapperOptions(seed=5)) == {0: "model"}
+    assert seeds == [5, 6, 7][: failures + 1]

@@ -141,8 +141,8 @@ def map_best(
         place.mkdir()
         try:
             models = run_mapper(database, photos, place, replace(options, seed=options.seed + number), on_image)
-        except NoModelError:
-            if best is None:
+        except NoModelError:  # with another seed there may be one
+            if best is None and number + 1 == attempts:
                 raise
             continue
         explained, total = explained_matches(models.values(), database)
