@@ -44,6 +44,16 @@ def save(name: str, result: dict[str, Any]) -> None:
     print(f"wrote {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
 
 
+def save_section(name: str, section: str, result: dict[str, Any]) -> None:
+    """One section of a result file that several runs fill, with the machine it was measured on."""
+    path = RESULTS / f"{name}.json"
+    document = json.loads(path.read_text()) if path.exists() else {}
+    about = machine("logpolar", "numpy", "opencv-python-headless", "onnxruntime", "h5py")
+    document[section] = {"machine": about, **result}
+    path.write_text(json.dumps(document, indent=2) + "\n")
+    print(json.dumps({section: result}, indent=2))
+
+
 def large_photo(width: int, height: int) -> np.ndarray:
     """A detailed 8 bit picture of any size: the shipped photo mirrored side by side, with fine noise."""
     from logpolar.viewing.demo import demo_pair

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tarfile
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -44,6 +45,9 @@ def write_inputs(folder: Path, photo: np.ndarray) -> None:
     build_scene(folder / "scenes" / "castle", folder / "scene.h5", SCENE)
     write_sequence(folder / "hpatches" / "v_astronaut", photo)
     write_hloc_files(folder, names)
+    (folder / "shards").mkdir()
+    with tarfile.open(folder / "shards" / "0001.tar", "w") as file:
+        file.add(folder / "photos", "photos")
 
 
 SCENE = SceneOptions(

@@ -51,6 +51,8 @@ NOT_RUN = {
     "ray": "starts a cluster",
     "logpolar extract photos/ -o features.h5 --executor": "needs a cluster",
     "logpolar match-features features.h5 -o matches.h5 --executor": "needs a cluster",
+    "logpolar extract s3://": "needs a network",
+    "logpolar extract https://": "needs a network",
     "logpolar train my.toml -o my-model": "days on a CPU; the trial before it is run, and its model stands in",
 }
 """All that is not run, by how the line begins. Those of logpolar are parsed."""

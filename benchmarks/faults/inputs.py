@@ -8,84 +8,157 @@ import shutil
 import sqlite3
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import h5py
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from faults.material import SMALL, Material, damaged
+from faults.material import FEW, SMALL, Material, damaged
 from faults.running import Tally, run
 
 Words = tuple[object, ...]
+Change = Callable[[np.ndarray], np.ndarray]
 
 
-def readers(made: Material, work: Path) -> dict[str, tuple[Path, list[Words]]]:
-    """By kind of file: a whole one, and commands that read PLACE, a copy of it."""
-    out, place = work / "out", work / "place"
-    photo = sorted(made.photos.iterdir())[0]
+@dataclass(frozen=True)
+class Reader:
+    """A whole file, where a damaged copy of it goes, and commands that read that."""
+
+    source: Path
+    place: Path
+    commands: list[Words]
+    beside: Path | None = None  # a folder that is copied first, in which the place is
+
+
+def readers(made: Material, work: Path) -> dict[str, Reader]:
+    """By kind of file."""
+    return {**_images(made, work), **_features(made, work), **_models(made, work), **_projects(made, work)}
+
+
+def _images(made: Material, work: Path) -> dict[str, Reader]:
+    out, place, masks = work / "out" / "f.h5", work / "place", work / "masks"
+    photo = made.photos / "0.jpg"
+    video, mask = work / "place.avi", masks / "0.jpg.png"
+    extract = ("extract", place, "-o", out, *SMALL)
     return {
-        "image": (photo, [("extract", place, "-o", out / "f.h5", *SMALL)]),
-        "features": (
+        "image": Reader(photo, place, [extract]),
+        "HEIC": Reader(made.heic, place, [extract, ("match", place, photo, "--camera-a", "exif", *SMALL)]),
+        "mask": Reader(made.mask, mask, [("extract", photo, "-o", out, "--masks", masks, *SMALL)]),
+        "video": Reader(made.video, video, [("sfm", video, work / "out" / "m", "-j", 1, "-m", made.tiny, *FEW)]),
+    }
+
+
+def _features(made: Material, work: Path) -> dict[str, Reader]:
+    out, place = work / "out", work / "place"
+    return {
+        "features": Reader(
             made.features,
+            place,
             [
                 ("match-features", place, "-o", out / "m.h5", "-j", 1),
                 ("colmap", "export", place, made.matches, "--images", made.photos, "-o", out / "d.db"),
                 ("extract", made.photos, "-o", place, *SMALL),
             ],
         ),
-        "matches": (
+        "matches": Reader(
             made.matches,
+            place,
             [
                 ("imc", "export", made.features, place, "-o", out / "s", "--scene", "s"),
                 ("match-features", made.features, "-o", place, "-j", 1, "--ratio", 1),
             ],
         ),
-        "correspondences": (made.views, [("dataset", "show", place)]),
-        "database": (
+        "correspondences": Reader(made.views, place, [("dataset", "show", place)]),
+    }
+
+
+def _models(made: Material, work: Path) -> dict[str, Reader]:
+    out, place = work / "out", work / "place"
+    first, second = made.photos / "0.jpg", made.photos / "1.jpg"
+    own = ("-m", made.tiny, *SMALL)
+    return {
+        "model": Reader(
+            made.tiny, place, [("extract", first, "-o", out / "f.h5", "-m", place, *SMALL), ("models", place)]
+        ),
+        "detector": Reader(
+            made.detector,
+            place,
+            [("extract", first, "-o", out / "f.h5", "--detector", place, *own), ("models", place)],
+        ),
+        "matcher": Reader(made.matcher, place, [("match", first, second, "--matcher", place, *own), ("models", place)]),
+        "config": Reader(made.config, place, [("train", place, "-o", out / "run")]),
+        "detector config": Reader(made.detector_config, place, [("train-detector", place, "-o", out / "run")]),
+        "matcher config": Reader(made.matcher_config, place, [("train-matcher", place, "-o", out / "run")]),
+    }
+
+
+def _projects(made: Material, work: Path) -> dict[str, Reader]:
+    """Databases, and what `sfm` reads and writes."""
+    out, place, model = work / "out", work / "place", work / "model"
+    sfm = ("sfm", made.photos, out / "model", "-j", 1, "-m", made.tiny, *FEW)
+    looks = [("localize", model, made.photos / "0.jpg"), ("view", "model", model, "-o", out / "page.html")]
+    sparse = {
+        f"COLMAP {name}": Reader(
+            made.model / "sparse" / "0" / f"{name}.bin", model / "sparse" / "0" / f"{name}.bin", looks, made.model
+        )
+        for name in ("images", "points3D", "cameras")
+    }
+    return {
+        "database": Reader(
             made.database,
+            place,
             [
-                ("colmap", "redescribe", place, made.photos, "-o", out / "d.db", "-m", made.model, "-j", 1),
+                ("colmap", "redescribe", place, made.photos, "-o", out / "d.db", "-m", made.tiny, "-j", 1),
                 ("colmap", "export", made.features, made.matches, "--cameras", place, "-o", out / "d.db"),
             ],
         ),
-        "model": (made.model, [("extract", photo, "-o", out / "f.h5", "-m", place, *SMALL), ("models", place)]),
-        "config": (made.config, [("train", place, "-o", out / "run")]),
+        **sparse,
+        "report": Reader(made.model / "report.json", model / "report.json", looks, made.model),
+        "poses": Reader(made.poses, place, [(*sfm, "--poses", place)]),
+        "control points": Reader(made.control, place, [(*sfm, "--georegister", "enu", "--control", place)]),
+        "calibration": Reader(made.cameras, place, [(*sfm, "--camera-params", place)]),
     }
 
 
 def try_damaged(tally: Tally, made: Material, work: Path, count: int, random: np.random.Generator) -> None:
-    for kind, (source, commands) in readers(made, work).items():
-        data = source.read_bytes()
+    for kind, reader in readers(made, work).items():
+        data = reader.source.read_bytes()
         for number in range(count):
-            _fresh(work)
-            (work / "place").write_bytes(damaged(data, random))
-            ended = run(*commands[number % len(commands)])
+            _fresh(work, reader)
+            reader.place.write_bytes(damaged(data, random))
+            ended = run(*reader.commands[number % len(reader.commands)])
             tally.add(f"damaged {kind}", ended.problem(), ended.last_line)
 
 
 def try_crafted(tally: Tally, made: Material, work: Path) -> None:
     for kind, what, make in _crafted(made):
-        for words in readers(made, work)[kind][1]:
-            _fresh(work)
-            make(work / "place")
+        reader = readers(made, work)[kind]
+        for words in reader.commands:
+            _fresh(work, reader)
+            make(reader.place)
             ended = run(*words)
-            adds = words[words.index("-o") + 1] == work / "place" if "-o" in words else False  # reads no old arrays
+            adds = words[words.index("-o") + 1] == reader.place if "-o" in words else False  # reads no old arrays
             problem = ended.problem() or "accepted" * (ended.code == 0 and what.startswith("!") and not adds)
             tally.add(f"crafted {kind}", problem, f"{what}: {ended.last_line}")
 
 
-def _fresh(work: Path) -> None:
+def _fresh(work: Path, reader: Reader) -> None:
     shutil.rmtree(work, ignore_errors=True)
     (work / "out").mkdir(parents=True)
+    if reader.beside:
+        shutil.copytree(reader.beside, work / reader.beside.name)
+    reader.place.parent.mkdir(parents=True, exist_ok=True)
+    reader.place.unlink(missing_ok=True)
 
 
 def _crafted(made: Material) -> Iterator[tuple[str, str, object]]:
     """Kind, what, and a function that makes it at a path; those with ! must be refused."""
     for side in (40_000, 65_000):
         yield "image", f"!a PNG of {side} x {side}", lambda path, side=side: path.write_bytes(_png(side))
-    for kind in ("image", "features", "matches", "correspondences", "database", "config"):
+    for kind in _OF_FILES:
         yield kind, "!a pipe", os.mkfifo
         yield kind, "!a device", lambda path: path.symlink_to("/dev/zero")
     for what, change in {
@@ -109,14 +182,52 @@ def _crafted(made: Material) -> Iterator[tuple[str, str, object]]:
             f"!{statement[:40]}",
             lambda path, statement=statement: _by_sql(made.database, path, statement),
         )
+    for kind, what, text in _WRONG_TEXTS:
+        yield kind, f"!{what}", lambda path, text=text: path.write_text(text)
     for what, key, value in (
         ("!a card nested 10 000 deep", "card", "[" * 10_000),
         ("!no graph", "graph", ""),
         ("!another hash", "hash", "0" * 64),
     ):
-        yield "model", what, lambda path, key=key, value=value: _with_metadata(made.model, path, key, value)
+        for kind, source in (("model", made.tiny), ("detector", made.detector), ("matcher", made.matcher)):
+            yield (
+                kind,
+                what,
+                lambda path, source=source, key=key, value=value: _with_metadata(source, path, key, value),
+            )
+    for kind, source in (("detector", made.detector), ("matcher", made.matcher)):
+        for what, change in {
+            "fewer": lambda values: values[..., :1],
+            "integer": lambda values: values.astype(int),
+        }.items():
+            yield (
+                kind,
+                f"{what} weights",
+                lambda path, source=source, change=change: _with_weights(source, path, change),
+            )
+    for kind in ("COLMAP images", "COLMAP points3D"):
+        yield kind, "!none", lambda path: path.write_bytes(bytes(8))
+        yield kind, "!2^60 entries", lambda path: path.write_bytes((2**60).to_bytes(8, "little") + bytes(100))
     for what, text in {"nested": "a = " + "[" * 10_000, "digits": f"[batch]\npairs = {'9' * 400}"}.items():
         yield "config", f"!{what}", lambda path, text=text: path.write_text(text)
+
+
+_OF_FILES = (
+    *("image", "mask", "features", "matches", "correspondences", "model", "detector", "matcher", "database", "config"),
+    *("detector config", "matcher config", "poses", "control points", "calibration"),
+)
+
+_WRONG_TEXTS = (
+    ("poses", "numbers that are not finite", "0.jpg 1 0 0 0 nan 0 0\n1.jpg 1 0 0 0 1e400 0 0\n"),
+    ("poses", "a quaternion of length 0", "0.jpg 0 0 0 0 1 0 0\n"),
+    ("control points", "a system that names a file", "+proj=vgridshift +grids=/etc/passwd\n1 2 3 4 5 0.jpg a\n"),
+    ("control points", "numbers that are not finite", "WGS84\n9 nan 400 20 30 0.jpg a\n"),
+    ("calibration", "a size that is not finite", "1 PINHOLE inf 180 240 240 120 90\n"),
+    ("calibration", "no size", "1 PINHOLE 240\n"),
+    ("video", "a playlist of another file", "ffconcat version 1.0\nfile /etc/passwd\n"),
+    ("detector config", "nested", "a = " + "[" * 10_000),
+    ("matcher config", "digits", f"[batch]\npairs = {'9' * 400}"),
+)
 
 
 def _png(side: int) -> bytes:
@@ -155,3 +266,11 @@ def _with_metadata(source: Path, path: Path, key: str, value: str) -> None:
     data = source.read_bytes()
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     save_file(load_file(source), path, {**header["__metadata__"], key: value})
+
+
+def _with_weights(source: Path, path: Path, change: Change) -> None:
+    data = source.read_bytes()
+    metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
+    weights = load_file(source)
+    largest = max(weights, key=lambda name: weights[name].size)
+    save_file({**weights, largest: np.ascontiguousarray(change(weights[largest]))}, path, {**metadata, "hash": ""})

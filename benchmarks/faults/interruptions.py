@@ -26,7 +26,7 @@ Command = Callable[[Path], Words]
 
 def commands(made: Material) -> dict[str, tuple[Command, str]]:
     """Commands that write into a folder, and the file there that has the result."""
-    tiny = ("-m", made.model)
+    tiny = ("-m", made.tiny)
     return {
         "extract": (lambda out: ("extract", made.photos, "-o", out / "f.h5", *SMALL), "f.h5"),
         "match-features": (lambda out: ("match-features", made.features, "-o", out / "m.h5", "-j", 1), "m.h5"),
@@ -54,12 +54,20 @@ def commands(made: Material) -> dict[str, tuple[Command, str]]:
             "phototourism/s/matches.h5",
         ),
         "train": (lambda out: ("train", made.config, "-o", out / "run"), "run/tiny.safetensors"),
+        "train-detector": (
+            lambda out: ("train-detector", made.detector_config, "-o", out / "run"),
+            "run/tiny.safetensors",
+        ),
+        "train-matcher": (
+            lambda out: ("train-matcher", made.matcher_config, "-o", out / "run"),
+            "run/tiny.safetensors",
+        ),
         "ablate": (
             lambda out: ("ablate", made.config, "-o", out / "a", "--lambdas", "12", "--set", "optimisation.steps=6"),
             "a/table.csv",
         ),
         "quantise": (
-            lambda out: ("quantise", made.model, made.photos, "-o", out / "q.safetensors"),
+            lambda out: ("quantise", made.tiny, made.photos, "-o", out / "q.safetensors"),
             "q.safetensors",
         ),
         "eval": (
@@ -75,7 +83,7 @@ def commands(made: Material) -> dict[str, tuple[Command, str]]:
             lambda out: ("match", made.photos / "0.jpg", made.photos / "1.jpg", "--h5", out / "m.h5", *SMALL, *tiny),
             "m.h5",
         ),
-        "export": (lambda out: ("export", made.model, "-o", out / "x.onnx"), "x.onnx"),
+        "export": (lambda out: ("export", made.tiny, "-o", out / "x.onnx"), "x.onnx"),
     }
 
 
@@ -106,7 +114,7 @@ def content(path: Path) -> object:
 
 RESUMABLE = (
     *("extract", "match-features", "dataset homographies", "dataset colmap", "colmap redescribe", "sfm", "train"),
-    *("ablate", "quantise", "eval"),
+    *("train-detector", "train-matcher", "ablate", "quantise", "eval"),
 )
 
 
@@ -198,7 +206,7 @@ def try_outside(tally: Tally, made: Material, work: Path) -> None:
         cases["record"] = ("dataset", "reconstruct", made.photos, workspace, "--overwrite", "--max-image-size", 64)
         with sqlite3.connect(shutil.copy(made.database, work / "d.db")) as tables:
             tables.execute("UPDATE images SET name = ? WHERE name = '0.jpg'", (name,))
-        cases["database"] = ("colmap", "redescribe", work / "d.db", made.photos, "-o", work / "n.db", "-m", made.model)
+        cases["database"] = ("colmap", "redescribe", work / "d.db", made.photos, "-o", work / "n.db", "-m", made.tiny)
         with h5py.File(shutil.copy(made.views, work / "v.h5"), "r+") as file:
             file["images/name"][0] = name
         cases["correspondences"] = ("eval", "sfm", work / "v.h5", "-d", "sift", "-o", work / "r")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from logpolar.errors import ModelError as ModelError
     from logpolar.errors import StorageError as StorageError
     from logpolar.features.batch import extract_images as extract_images
+    from logpolar.features.collections import open_features as open_features
     from logpolar.features.extractor import Extractor as Extractor
     from logpolar.features.features import Features as Features
     from logpolar.features.files import FeatureFile as FeatureFile
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from logpolar.keypoints import Keypoints as Keypoints
     from logpolar.keypoints.detection import FeatureDetector as FeatureDetector
     from logpolar.keypoints.detection import SiftDetector as SiftDetector
+    from logpolar.matching.collections import open_matches as open_matches
     from logpolar.matching.files import MatchFile as MatchFile
     from logpolar.matching.learned import LearnedMatcher as LearnedMatcher
     from logpolar.matching.nearest import Matches as Matches
@@ -62,6 +64,7 @@ _NAMES = {
         "StorageError",
     ),
     "features.batch": ("extract_images",),
+    "features.collections": ("open_features",),
     "features.extractor": ("Extractor",),
     "features.features": ("Features",),
     "features.files": ("FeatureFile",),
@@ -77,6 +80,7 @@ _NAMES = {
     "geometry.verification": ("VerifiedMatches", "match_and_verify"),
     "keypoints": ("Keypoints",),
     "keypoints.detection": ("FeatureDetector", "SiftDetector"),
+    "matching.collections": ("open_matches",),
     "matching.files": ("MatchFile",),
     "matching.learned": ("LearnedMatcher",),
     "matching.nearest": ("Matches", "match_descriptors", "match_features"),

@@ -188,6 +188,29 @@ class TestFirst:
             assert_ended(process, 143, "logpolar: stopped")
 
 
+def test_while_python_loads_the_commands_nothing_is_said(tmp_path):
+    """The hook waits where the command line would be imported."""
+    (tmp_path / "sitecustomize.py").write_text(f"""
+import builtins, pathlib, time
+load = builtins.__import__
+
+def slowly(name, *more, **options):
+    if name == "logpolar.cli":
+        pathlib.Path({str(tmp_path)!r}, "here").touch()
+        time.sleep(600)
+    return load(name, *more, **options)
+
+builtins.__import__ = slowly
+""")
+    paths = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+        (tmp_path / "here").unlink(missing_ok=True)
+        with running(["-m", "logpolar", "models"], tmp_path, env={**os.environ, "PYTHONPATH": paths}) as process:
+            wait_for((tmp_path / "here").exists, process)
+            process.send_signal(number)
+            assert_ended(process, code)
+
+
 def test_the_second_ends_at_once(tmp_path):
     """Even where the command has a handler of its own and waits for something, workers included."""
     body = """

@@ -91,6 +91,12 @@ def test_mistakes_are_one_line(photos, tmp_path, monkeypatch):
     bad = run_sfm(photos, tmp_path / "model", "--camera-params", "1,2")
     assert_one_error(bad, "SIMPLE_RADIAL has 4 parameters (f, cx, cy, k), not 2")
     assert_one_error(run_sfm(photos, tmp_path / "model", "--poses", tmp_path / "none"), "none: no such file")
+    (tmp_path / "control.txt").write_text("WGS84\n1 2 3 4 five a.jpg\n")
+    geo = "--georegister", "enu"
+    wrong = run_sfm(photos, tmp_path / "model", *geo, "--control", tmp_path / "control.txt")
+    assert_one_error(wrong, "control.txt: line 2 is not")
+    assert_one_error(run_sfm(photos, tmp_path / "model", *geo), "needs 3 photos with GPS positions, not 0")
+    assert not (tmp_path / "model").exists()
     monkeypatch.setitem(sys.modules, "pycolmap", None)
     assert_one_error(run_sfm(photos, tmp_path / "model"), "pip install 'logpolar[sfm]'")
     assert not (tmp_path / "model").exists()

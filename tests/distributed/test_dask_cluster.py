@@ -1,10 +1,20 @@
 from __future__ import annotations
 
+import contextlib
+import socket
+import threading
+from functools import partial
+
+import cv2
 import pytest
 
+from helpers import assert_same_content
+from logpolar.cli.options import open_extractor
 from logpolar.distributed import Workers, on_workers
 from logpolar.errors import LogpolarError
-from process_tasks import die_at_five, refuse_five
+from logpolar.features.batch import extract_images
+from logpolar.matching.merging import merge_sources
+from process_tasks import die_at_five, refuse_five, slow_at_first
 
 distributed = pytest.importorskip("distributed", reason="needs the extra 'dask'")
 dask = pytest.importorskip("dask")
@@ -18,6 +28,35 @@ def address():
         distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster,
     ):
         yield cluster.scheduler_address
+
+
+class Proxy:
+    """Forwards connections to the scheduler; ``cut`` drops those that are open."""
+
+    def __init__(self, address):
+        self.target, self.open = int(address.rpartition(":")[2]), []
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.address = f"dask:tcp://127.0.0.1:{self.server.getsockname()[1]}"
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                ends = self.server.accept()[0], socket.create_connection(("127.0.0.1", self.target))
+                self.open += ends
+                for one, other in (ends, ends[::-1]):
+                    threading.Thread(target=self.forward, args=(one, other), daemon=True).start()
+
+    def forward(self, one, other):
+        with contextlib.suppress(OSError):
+            while data := one.recv(65536):
+                other.sendall(data)
+        self.cut(one, other)
+
+    def cut(self, *ends):
+        for each in ends or self.open:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
 
 
 class TestDaskCluster:
@@ -35,3 +74,25 @@ class TestDaskCluster:
         monkeypatch.setattr("logpolar.distributed.dask_cluster._PATIENCE", 1)
         with pytest.raises(LogpolarError, match="no scheduler with workers answers there"):
             list(on_workers(abs, [1, 2], Workers(1, f"dask:{wrong}")))
+
+    def test_a_connection_that_is_cut_is_made_again(self, address):
+        proxy, found = Proxy(address), []
+        for number, result in enumerate(on_workers(slow_at_first, range(40), Workers(1, proxy.address, batch=2))):
+            found.append(result)
+            if number == 5:
+                before = len(proxy.open)
+                proxy.cut()
+        assert found == [(task, task**2) for task in range(40)]
+        assert len(proxy.open) > before
+        proxy.server.close()
+
+    def test_workers_write_shards_with_the_bits_of_a_file(self, address, photo, tmp_path):
+        images = {f"{number}.png": tmp_path / f"{number}.png" for number in range(5)}
+        for number, path in enumerate(images.values()):
+            cv2.imwrite(str(path), photo[30 * number : 30 * number + 120, :160])
+        opener = partial(open_extractor, model="logpolar-96-small", max_keypoints=20, max_size=0, fixed_threads=1)
+        extract_images(images, tmp_path / "file.h5", opener)
+        report = extract_images(images, tmp_path / "shards", opener, Workers(1, f"dask:{address}"), shard_size=2)
+        assert report.done == 5
+        merge_sources([tmp_path / "shards"], tmp_path / "merged.h5")
+        assert_same_content(tmp_path / "merged.h5", tmp_path / "file.h5")

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from logpolar.distributed import LOCAL, Workers, cores, work
 from logpolar.distributed.work import Job, on_workers, open_engine
-from logpolar.errors import LogpolarError
+from logpolar.errors import LogpolarError, MissingExtraError
 
 
 class Death(Exception):
@@ -84,6 +86,11 @@ class TestLosses:
         assert list(on_workers(abs, range(20), Workers(2, batch=3), if_lost=lost)) == [(n, -n) for n in range(20)]
         assert engine.log.count([6, 7, 8]) == 2
 
+    def test_a_task_is_not_lost_by_one_more_accident(self, mortal):
+        engine = mortal(deaths=2)
+        assert list(on_workers(abs, range(20), Workers(2), if_lost=lost)) == [(n, -n) for n in range(20)]
+        assert engine.log.count([7]) == 3
+
     def test_without_a_substitute_it_is_an_error(self, mortal):
         engine = mortal(deadly=[3])
         with pytest.raises(LogpolarError, match="worker process was killed"):
@@ -115,3 +122,66 @@ class TestWorkers:
     def test_of_unknown_kinds_are_refused(self, executor):
         with pytest.raises(LogpolarError, match="is no executor; use one of: local, dask:ADDRESS, ray:ADDRESS"):
             open_engine(Workers(2, executor), Job(abs, None, ()))
+
+    @pytest.mark.parametrize(("executor", "package"), [("dask:x", "distributed"), ("ray:x", "ray")])
+    def test_whose_package_is_not_installed_name_the_extra(self, monkeypatch, executor, package):
+        monkeypatch.setitem(sys.modules, package, None)
+        monkeypatch.delitem(sys.modules, f"logpolar.distributed.{executor[:-2]}_cluster", raising=False)
+        with pytest.raises(MissingExtraError, match=rf"pip install 'logpolar\[{executor[:-2]}\]'"):
+            open_engine(Workers(2, executor), Job(abs, None, ()))
+
+
+class Unreliable:
+    """An engine whose connection is cut some times; then everything that was under way has to be sent again."""
+
+    lost, cut = (Death,), (Cut,)
+
+    def __init__(self, cuts):
+        self.cuts, self.connection, self.sent = cuts, 0, []
+
+    def capacity(self):
+        return 3
+
+    def submit(self, tasks):
+        self.sent.append(list(tasks))
+        return Sent(self, self.connection, tasks)
+
+    def recover(self):
+        self.connection += 1
+
+    def close(self, done):
+        pass
+
+
+class Sent:
+    def __init__(self, engine, connection, tasks):
+        self.engine, self.connection, self.tasks = engine, connection, tasks
+
+    def result(self):
+        if self.connection != self.engine.connection or (5 in self.tasks and self.engine.connection < self.engine.cuts):
+            raise Cut
+        return [-task for task in self.tasks]
+
+
+class TestCuts:
+    @pytest.fixture
+    def engine(self, monkeypatch):
+        def use(cuts):
+            engine = Unreliable(cuts)
+            monkeypatch.setattr(work, "open_engine", lambda workers, job: engine)
+            return engine
+
+        return use
+
+    @pytest.mark.parametrize("cuts", [0, 1, 3])
+    def test_batches_under_way_are_sent_again_and_none_is_suspected(self, engine, cuts):
+        used = engine(cuts)
+        found = list(on_workers(abs, range(12), Workers(2, batch=2), if_lost=lost))
+        assert found == [(task, -task) for task in range(12)]
+        assert used.sent.count([4, 5]) == cuts + 1
+        assert all(len(batch) == 2 for batch in used.sent)
+
+    def test_again_and_again_end_the_run(self, engine):
+        engine(10**9)
+        with pytest.raises(LogpolarError, match="is cut again and again"):
+            list(on_workers(abs, range(12), Workers(2)))

@@ -59,3 +59,21 @@ def test_without_the_extra(photo, monkeypatch):
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
     with pytest.raises((MissingExtraError, ImageError), match=r"pip install 'logpolar\[heif\]'"):
         decode_heif(photo[0].read_bytes())
+
+
+def test_damaged_bytes_are_told_in_one_line(photo, tmp_path):
+    """Each of the first bytes changed, where the structure is, and the file cut anywhere."""
+    data = photo[0].read_bytes()
+    damaged = [data[:place] + bytes([value]) + data[place + 1 :] for place in range(12, 500, 2) for value in (0, 255)]
+    damaged += [data[:length] for length in range(13, len(data), 37)]
+    refused = 0
+    for number, each in enumerate(damaged):
+        path = tmp_path / f"{number}.heic"
+        path.write_bytes(each)
+        for read in (read_image, read_exif):
+            try:
+                read(path)
+            except ImageError as error:
+                refused += 1
+                assert "\n" not in str(error)
+    assert refused > len(damaged) / 4

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import io
+import os
+import sys
 import tarfile
 import threading
+from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -10,7 +13,7 @@ import cv2
 import numpy as np
 import pytest
 
-from logpolar.errors import ImageError
+from logpolar.errors import ImageError, MissingExtraError
 from logpolar.images import read_downscaled, remote
 from logpolar.images.remote import FetchedImage, RemoteImage, fetched, find_sources, is_url
 
@@ -60,10 +63,27 @@ class TestTar:
         with pytest.raises(ImageError, match=r"x\.tar: (cannot be read \(not a tar file|no images)"):
             find_sources([tmp_path / "x.tar"])
 
+    @pytest.mark.parametrize("size", [2**63, 2**86, -(2**20)])
+    def test_sizes_that_lie(self, tmp_path, photos, size):
+        """In the binary notation of GNU tar."""
+        data = bytearray(make_tar(tmp_path / "a.tar", photos).read_bytes())
+        data[124:136] = (b"\x80" if size > 0 else b"\xff") + (size % 2**88).to_bytes(11, "big")
+        data[148:156] = b" " * 8
+        data[148:156] = b"%06o\0 " % sum(data[:512])
+        (tmp_path / "a.tar").write_bytes(data)
+        with pytest.raises(ImageError, match=r"a\.tar: cannot be read \(not a tar file"):
+            find_sources([tmp_path / "a.tar"])
+
+    @pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
+    def test_pipes_are_refused(self, tmp_path):
+        os.mkfifo(tmp_path / "a.tar")
+        with pytest.raises(ImageError, match=r"a\.tar: is a pipe or a device"):
+            find_sources([tmp_path / "a.tar"])
+
     def test_compressed_cut_off_or_missing(self, tmp_path, photos):
         with pytest.raises(ImageError, match=r"not a tar file, a compressed or a damaged one"):
             find_sources([make_tar(tmp_path / "x.tar", photos, "w:gz")])
-        with pytest.raises(ImageError, match=r"none\.tar: cannot be read"):
+        with pytest.raises(ImageError, match=r"none\.tar: no such file"):
             find_sources([tmp_path / "none.tar"])
         image = find_sources([make_tar(tmp_path / "y.tar", photos)])["y/deep/c.png"]
         (tmp_path / "y.tar").write_bytes((tmp_path / "y.tar").read_bytes()[: image.start + 10])
@@ -168,6 +188,11 @@ class TestUrls:
         with pytest.raises(ImageError, match=r"nonsense://x: no kind of URL that can be read"):
             find_sources(["nonsense://x"])
 
+    def test_without_the_extra_it_is_named(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "fsspec.core", None)
+        with pytest.raises(MissingExtraError, match=r"pip install 'logpolar\[remote\]'"):
+            find_sources(["s3://bucket/photos"])
+
 
 class TestFetched:
     def test_order_is_kept_and_few_are_in_flight(self, monkeypatch, tmp_path):
@@ -192,3 +217,74 @@ class TestFetched:
         error = ImageError("refused")
         with pytest.raises(ImageError, match="refused"):
             FetchedImage("x", error).read()
+
+
+class FaultyProxy(BaseHTTPRequestHandler):
+    """Passes requests for objects on to ``server.target``, after the faults that are due."""
+
+    def do_GET(self):
+        fault = self.server.faults.pop(0) if self.server.faults and self.path.endswith(".png") else None
+        connection = HTTPConnection(*self.server.target)
+        connection.request(self.command, self.path, headers=dict(self.headers))
+        answer = connection.getresponse()
+        data = answer.read()
+        self.send_response(fault if isinstance(fault, int) else answer.status)
+        for name, value in answer.getheaders():
+            if name.lower() not in ("transfer-encoding", "connection"):
+                self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(data[: len(data) // 2] if fault == "cut" else data)
+        self.close_connection = fault == "cut"
+
+    do_HEAD = do_GET
+
+    def log_message(self, *_):
+        pass
+
+
+class TestS3:
+    """Against moto's server on loopback."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def proxy(cls, photos):
+        pytest.importorskip("s3fs", reason="needs the extra 'remote'")
+        server = pytest.importorskip("moto.server", reason="needs moto[server]")
+        moto = server.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+        moto.start()
+        proxy = ThreadingHTTPServer(("127.0.0.1", 0), FaultyProxy)
+        proxy.target, proxy.faults = moto.get_host_and_port(), []
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        with pytest.MonkeyPatch.context() as patch:
+            keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y", "AWS_DEFAULT_REGION": "us-east-1"}
+            for name, value in {**keys, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.server_port}"}.items():
+                patch.setenv(name, value)
+            import boto3
+
+            client = boto3.client("s3", endpoint_url="http://{}:{}".format(*proxy.target))
+            client.create_bucket(Bucket="photos")
+            for name, data in photos.items():
+                client.put_object(Bucket="photos", Key=f"holiday/{name}", Body=data)
+            yield proxy
+        proxy.shutdown()
+        moto.stop()
+
+    def test_folders_and_failures_that_pass(self, proxy, photos):
+        found = find_sources(["s3://photos/holiday"])
+        assert list(found) == list(photos)
+        proxy.faults = [503, "cut", 503]
+        assert {name: image.read() for name, image in found.items()} == photos
+        assert proxy.faults == []
+
+    def test_others_are_reported(self, proxy, photos, monkeypatch):
+        monkeypatch.setattr(remote, "_ATTEMPTS", 2)
+        image = RemoteImage("s3://photos/holiday/b.png", len(photos["b.png"]))
+        proxy.faults = ["cut"] * 50
+        with pytest.raises(ImageError, match=r"s3://photos/holiday/b\.png: cannot be read \(tried 2 times"):
+            image.read()
+        proxy.faults = []
+        with pytest.raises(ImageError, match="not found"):
+            RemoteImage("s3://photos/holiday/none.png", 1).read()
+        with pytest.raises(ImageError, match="not found"):
+            find_sources(["s3://nowhere/holiday"])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-import numpy as np
+from types import SimpleNamespace
+
 import pytest
 
 from logpolar.errors import LogpolarError
@@ -32,7 +33,7 @@ class TestChoice:
     @pytest.mark.parametrize("names", [[], ["a.jpg"]])
     @pytest.mark.parametrize("pairing", ["exhaustive", "sequential", "retrieval"])
     def test_too_few_images_are_no_pairs(self, names, pairing):
-        assert choose_pairs(names, PairingOptions(pairing), lambda name: np.zeros((3, 128), np.float32)) == []
+        assert choose_pairs(names, PairingOptions(pairing), SimpleNamespace(settings={})) == []
 
     @pytest.mark.parametrize("options", [{"pairing": "some"}, {"overlap": 0}, {"neighbours": 0}])
     def test_impossible_options(self, options):

@@ -12,6 +12,8 @@ import pytest
 from colmap_databases import query
 from colmap_scene import open_few
 from logpolar.errors import LogpolarError, StorageError
+from logpolar.features.collections import open_features
+from logpolar.matching.merging import merge_sources
 from logpolar.sfm.cameras import CameraOptions
 from logpolar.sfm.mapper import read_report
 from logpolar.sfm.pipeline import SfmInputs, SfmOptions, reconstruct
@@ -108,6 +110,20 @@ class TestResuming:
         assert read_report(output) is None
         monkeypatch.setattr("logpolar.sfm.pipeline.map_database", lambda *arguments, **more: "mapped")
         assert reconstruct(scene / "photos", output, open_few) == "mapped"
+
+    def test_features_of_a_collection_are_used(self, finished, scene, tmp_path, monkeypatch):
+        merge_sources([finished[0] / "features.h5"], tmp_path / "features")
+        monkeypatch.setattr("logpolar.sfm.pipeline.map_database", lambda *arguments, **more: "mapped")
+        inputs = SfmInputs(features=tmp_path / "features")
+        options = SfmOptions("sequential", overlap=2, refine=False)
+        assert reconstruct(scene / "photos", tmp_path / "model", fail, options, inputs=inputs) == "mapped"
+        assert not (tmp_path / "model" / "features.h5").exists()
+        with open_features(tmp_path / "features") as features:
+            counts = sorted(features.count(name) for name in features.names())
+        assert (
+            sorted(rows for (rows,) in query(tmp_path / "model" / "database.db", "SELECT rows FROM keypoints"))
+            == counts
+        )
 
     def test_other_options_map_anew(self, finished, scene, tmp_path):
         output = shutil.copytree(finished[0], tmp_path / "model")

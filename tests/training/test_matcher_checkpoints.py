@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -79,3 +81,34 @@ def test_of_another_network_or_damaged(tmp_path):
     path.write_bytes(b"damaged")
     with pytest.raises(LogpolarError, match="damaged"):
         load_pieces(tmp_path, network, optimiser)
+
+
+@pytest.mark.parametrize("after", [0, 1, 7, 15, 16, 17, 20, 23])
+def test_a_kill_while_writing_costs_the_new_step_at_most(tmp_path, monkeypatch, after):
+    """A second checkpoint in 8 pieces: each is begun and put in its place, then all are renamed."""
+    monkeypatch.setattr(matcher_checkpoints, "PIECE_BYTES", 6000)
+    network, optimiser = make()
+    advance(network, optimiser, range(1))
+    assert len(save_pieces(tmp_path, network, optimiser, 1, {})) == 8
+    advance(network, optimiser, range(1, 2))
+    done = 0
+
+    def counted(original):
+        def call(*arguments):
+            nonlocal done
+            if done == after:
+                raise KeyboardInterrupt
+            done += 1
+            return original(*arguments)
+
+        return call
+
+    with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
+        context.setattr(matcher_checkpoints, "write_whole", counted(matcher_checkpoints.write_whole))
+        context.setattr(Path, "replace", counted(Path.replace))
+        save_pieces(tmp_path, network, optimiser, 2, {})
+    fresh, optimiser = make(1)
+    step, _ = load_pieces(tmp_path, fresh, optimiser)
+    assert step == (2 if after >= 16 else 1)
+    assert len(optimiser.state) == len(list(fresh.parameters()))
+    assert (difference(network, fresh) == 0) == (step == 2)

@@ -126,6 +126,8 @@ class TestWorld:
         assert World(1, 4, 3).device("auto") == World().device("auto") == torch.device("cpu")
 
     def test_device_that_cannot_be_used(self):
+        with pytest.raises(LogpolarError, match=r"the device 'meta' \(its tensors have no values\)"):
+            World().device("meta")
         with pytest.raises(LogpolarError, match=r"torch cannot use the device 'abacus' \(.*\); try cpu"):
             World().device("abacus")
 
@@ -145,7 +147,7 @@ class TestTwoProcesses:
         assert len({*first, *second}) == 12
 
     def test_only_the_first_validates_and_writes(self, output):
-        assert noted(output, "whole", "saved") == [[4, 6], []]
+        assert noted(output, "whole", "saved") == [[3, 3, 4, 6, 6], []]  # before and after validation
         assert [row["step"] for row in read_rows(output / "whole" / "validation.csv")] == ["3", "6"]
         assert [row["step"] for row in read_rows(output / "whole" / "log.csv")] == ["1", "2", "3", "4", "5", "6"]
         assert len(list((output / "whole").glob("*.safetensors"))) == 1
@@ -159,7 +161,7 @@ class TestTwoProcesses:
         assert load_model(output / "whole" / "tiny.safetensors").card.training["hardware"] == "2 x CPU"
 
     def test_the_command_goes_on_to_the_same_model(self, output):
-        assert noted(output, "half", "saved") == [[6], []]
+        assert noted(output, "half", "saved") == [[6, 6], []]
         assert noted(output, "half", "drawn") == [drawn[4:] for drawn in noted(output, "whole", "drawn")]
         folder = output / "half"
         assert_same_training(folder, output / "whole")

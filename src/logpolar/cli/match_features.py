@@ -91,4 +91,4 @@ def choose(file: FeatureSource, options: PairingOptions, pairs: Path | None) -> 
         raise LogpolarError(f"{file.path}: has {len(names)} images; matching needs at least two")
     if pairs:
         return read_pairs(pairs, names)
-    return choose_pairs(names, options, lambda name: file.read(name).descriptors)
+    return choose_pairs(names, options, file)

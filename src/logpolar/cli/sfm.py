@@ -47,6 +47,7 @@ _PATH = click.Path(path_type=Path)
 @settings_options(SfmOptions)
 @click.option("--poses", type=_PATH, help="Known poses (COLMAP model or text file): triangulate only.")
 @masks_option
+@click.option("--features", type=_PATH, help="Feature file or collection of the photos: nothing is extracted.")
 @click.option("--georegister", metavar="SYSTEM", help="Align to GPS: enu (metres), or a code such as EPSG:32632.")
 @click.option("--control", type=_PATH, help="Ground control points to check --georegister, as in OpenDroneMap.")
 @click.option("--fps", type=Number(0.01, 240), default=2.0, show_default=True, help="Frames per second of a video.")
@@ -66,7 +67,7 @@ def sfm(ctx: click.Context, /, photos: Path, output: Path, **settings: Any) -> N
     COLMAP project from elsewhere is refused. Exit code 1: no model, which report.html explains, most photos missing
     from it, or photos that could not be used. Needs the extra 'sfm'.
     """
-    from logpolar.sfm.georegistration import check_systems
+    from logpolar.sfm.georegistration import check_positions, check_systems
     from logpolar.sfm.pipeline import reconstruct
     from logpolar.sfm.pycolmap_compat import verbose
     from logpolar.sfm.reports import explained, write_reports
@@ -84,7 +85,9 @@ def sfm(ctx: click.Context, /, photos: Path, output: Path, **settings: Any) -> N
     if system:
         check_systems(system, control)
     photos, skipped = _prepare(photos, output, settings.pop("fps"), say)
-    inputs = SfmInputs(*(settings.pop(name) for name in ("pairs", "masks", "poses")))
+    if system:
+        check_positions(photos)
+    inputs = SfmInputs(*(settings.pop(name) for name in ("pairs", "masks", "poses", "features")))
     run = settings.pop("jobs"), settings.pop("overwrite"), not silent, say, device, _warn
     with continuing(output), verbose(settings.pop("verbose")):
         try:

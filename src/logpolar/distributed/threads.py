@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import cache
 from typing import TypeVar
 
 Result = TypeVar("Result")
+
+_MOST_AHEAD = 64
+"""Threads that callers in as many threads may have at a time."""
 
 
 def cores() -> int:
@@ -18,11 +22,21 @@ def cores() -> int:
 
 def ahead(items: Iterator[Result]) -> Iterator[Result]:
     """The same items, each computed in a thread while its predecessor is in use."""
-    with ThreadPoolExecutor(1) as thread:
-        upcoming = thread.submit(next, items, None)
+    threads = _threads(os.getpid())
+    upcoming = threads.submit(next, items, None)
+    try:
         while (item := upcoming.result()) is not None:
-            upcoming = thread.submit(next, items, None)
+            upcoming = threads.submit(next, items, None)
             yield item
+    finally:
+        if not upcoming.cancel():
+            wait([upcoming])  # it uses ``items``, which belong to the caller
+
+
+@cache
+def _threads(process: int) -> ThreadPoolExecutor:
+    """Threads that live as long as the process: OpenCV keeps a kilobyte of each that has ended."""
+    return ThreadPoolExecutor(_MOST_AHEAD, "ahead")
 
 
 def interruptibly(work: Callable[[], Result]) -> Result:

@@ -2,6 +2,7 @@
 
 A worker that dies takes its batch with it. Such batches are run again, each alone, since which of those under way
 killed the worker is not known; one that kills its worker again is halved, until the single task is found that does.
+That one gets a second chance: clusters may blame a task for a worker that died next to it.
 If the connection to a cluster was cut, no batch is to blame: all that were under way are sent again.
 """
 
@@ -253,7 +254,7 @@ class _Run(Generic[Task, Result]):
         else:
             yield from zip(batch, found, strict=True)
 
-    def _alone(self, batch: Sequence[Task]) -> Iterator[tuple[Task, Result]]:
+    def _alone(self, batch: Sequence[Task], again: bool = False) -> Iterator[tuple[Task, Result]]:
         try:
             found = self._result(batch)
         except self._engine.lost as error:
@@ -262,6 +263,8 @@ class _Run(Generic[Task, Result]):
                 middle = len(batch) // 2
                 yield from self._alone(batch[:middle])
                 yield from self._alone(batch[middle:])
+            elif not again:
+                yield from self._alone(batch, again=True)
             else:
                 yield batch[0], self._lose(batch[0], error)
         else:

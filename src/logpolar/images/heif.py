@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,9 @@ from logpolar.errors import ImageError, MissingExtraError, in_one_line
 from logpolar.types import Image
 
 _BRANDS = {b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1"}
+
+_ERRORS = (ValueError, RuntimeError, OSError, SyntaxError, LookupError, EOFError, TypeError, struct.error)
+"""What pillow-heif raises for damaged files: what its own code, Pillow's and libheif's come to."""
 
 
 def is_heif(data: bytes) -> bool:
@@ -21,18 +25,21 @@ def decode_heif(data: bytes) -> Image:
     """Gray, BGR or BGRA pixels. HEIF applies rotation itself: they are upright."""
     try:
         pixels = np.asarray(_open(data))
-    except (ValueError, RuntimeError, OSError, SyntaxError) as error:
+    except _ERRORS as error:
         raise ImageError(f"cannot be decoded ({in_one_line(error)})") from error
     return np.ascontiguousarray(pixels)
 
 
 def heif_exif(data: bytes) -> bytes:
     """The EXIF block; empty without one. Its orientation is upright, as ``decode_heif`` returns the pixels."""
-    info = _open(data).info
-    import pillow_heif
+    try:
+        info = _open(data).info
+        import pillow_heif
 
-    pillow_heif.set_orientation(info)
-    return info.get("exif") or b""
+        pillow_heif.set_orientation(info)
+        return info.get("exif") or b""
+    except _ERRORS as error:
+        raise ImageError(f"damaged EXIF data ({in_one_line(error)})") from error
 
 
 def _open(data: bytes) -> Any:
@@ -42,5 +49,5 @@ def _open(data: bytes) -> Any:
         raise MissingExtraError("reading HEIC and HEIF", "heif") from error
     try:
         return pillow_heif.open_heif(data, bgr_mode=True)
-    except (ValueError, RuntimeError, OSError, SyntaxError) as error:
+    except _ERRORS as error:
         raise ImageError(f"not an image, or a damaged one ({in_one_line(error)})") from error

@@ -154,7 +154,7 @@ def extract_frames(video: Path, output: Path, fps: float) -> int:
     if before.get("made_of") == made_of and isinstance(count := before.get("frames"), int):
         frames.close()
     else:
-        places = set()
+        places: set[Path] = set()
         for frame in chain([first], frames):
             place = output / f"frame_{len(places):06}.jpg"
             write_whole(place, cv2.imencode(".jpg", frame, [cv2.IMWRITE_JPEG_QUALITY, _QUALITY])[1].tobytes())

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 from logpolar.errors import ImageError, LogpolarError, MissingExtraError, in_one_line
 from logpolar.images.folders import IMAGE_SUFFIXES, find_images
+from logpolar.storage.inputs import check_regular
 
 Result = TypeVar("Result")
 
@@ -208,17 +209,19 @@ def _members(place: str, name: str) -> list[tuple[str, RemoteImage]]:
 
     def listed() -> list[tuple[str, RemoteImage]]:
         found = []
-        with _open_tar(place) as file, tarfile.open(fileobj=file, mode="r:") as members:
-            for member in members:
+        with _open_tar(place) as file, tarfile.open(fileobj=file, mode="r:") as archive:
+            for member in archive:
+                if member.size < 0:
+                    raise tarfile.ReadError("a member of negative size")  # the next one would be an earlier one
                 if member.isfile() and PurePosixPath(member.name).suffix.lower() in IMAGE_SUFFIXES:
                     image = RemoteImage(place, member.size, member.offset_data, member.name)
                     found.append((f"{name[:-4]}/{member.name.removeprefix('./')}", image))
-                members.members = []  # or it would keep them all
+                archive.members = []  # type: ignore[attr-defined] # or it would keep them all
         return found
 
     try:
         return _persistently(listed, place) if is_url(place) else listed()
-    except tarfile.TarError as error:
+    except (tarfile.TarError, ValueError, OverflowError, RecursionError) as error:
         reason = f"not a tar file, a compressed or a damaged one: {error}"
         raise ImageError(f"{place}: cannot be read ({reason})") from error
     except OSError as error:
@@ -227,6 +230,7 @@ def _members(place: str, name: str) -> list[tuple[str, RemoteImage]]:
 
 def _open_tar(place: str) -> Any:
     if not is_url(place):
+        check_regular(Path(place), ImageError)
         return Path(place).open("rb")
     system, path = _opened(place)
     return system.open(path, "rb", block_size=_BLOCK, cache_type="readahead")
@@ -264,7 +268,7 @@ def _persistently(fetch: Callable[[], Result], what: str) -> Result:
             raise
         except Exception as raised:  # each file system has its own
             error = _cause(raised)
-            if isinstance(error, FileNotFoundError) or getattr(error, "status", None) == 404:
+            if isinstance(error, FileNotFoundError) or _status(error) == 404:
                 raise ImageError(f"{what}: not found") from raised
             if _is_refusal(error):
                 words = "check that its address is right and that your credentials may read it"
@@ -279,12 +283,21 @@ def _persistently(fetch: Callable[[], Result], what: str) -> Result:
 
 def _cause(error: Exception) -> Exception:
     """What happened: behind HTTP anything that does is a file that is not found."""
-    return error.__cause__ if isinstance(error, FileNotFoundError) and isinstance(error.__cause__, Exception) else error
+    cause = error.__cause__
+    return cause if isinstance(error, FileNotFoundError) and isinstance(cause, Exception) else error
+
+
+def _status(error: Exception) -> int | None:
+    """The HTTP status of an answer, as aiohttp's and botocore's errors carry it."""
+    answer = getattr(error, "response", None)
+    about = answer.get("ResponseMetadata", {}) if isinstance(answer, dict) else {}
+    status = getattr(error, "status", about.get("HTTPStatusCode"))
+    return status if isinstance(status, int) else None
 
 
 def _is_refusal(error: Exception) -> bool:
     """Whether asking again would bring the same answer."""
-    status = getattr(error, "status", None)
-    if isinstance(status, int) and 400 <= status < 500:
+    status = _status(error)
+    if status is not None and 400 <= status < 500:
         return status not in (408, 425, 429)
     return isinstance(error, PermissionError) or type(error).__name__ in ("NoCredentialsError", "InvalidURL")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -13,6 +13,7 @@ from logpolar.settings import check_settings, setting
 from logpolar.storage.inputs import read_text
 
 if TYPE_CHECKING:  # the command line's options import this module, and numpy is slow to import
+    from logpolar.features.collections import FeatureSource
     from logpolar.types import FloatArray
 
 Pair: TypeAlias = tuple[str, str]
@@ -32,27 +33,31 @@ class PairingOptions:
     )
     overlap: int = setting(10, "Sequential: number of following images that each image is paired with.", 1)
     neighbours: int = setting(20, "Retrieval: number of most similar images that each image is paired with.", 1)
+    deduplicate: bool = setting(False, "Retrieval: near-identical photos are paired with the first of them only.")
 
     def __post_init__(self) -> None:
         check_settings(self)
 
 
-def choose_pairs(
-    names: Sequence[str], options: PairingOptions, read_descriptors: Callable[[str], FloatArray] | None = None
-) -> list[Pair]:
+def choose_pairs(names: Sequence[str], options: PairingOptions, source: FeatureSource | None = None) -> list[Pair]:
     """Pairs of named images; no image with itself, no pair twice.
 
-    ``read_descriptors`` returns the descriptors (N, D) of an image; only retrieval needs it.
+    ``source`` holds the images' features; only retrieval needs it.
     """
     if options.pairing == "exhaustive":
         return exhaustive_pairs(names)
     if options.pairing == "sequential":
         return sequential_pairs(names, options.overlap)
-    from logpolar.matching.retrieval import similar_pairs
+    from logpolar.matching.retrieval import shipped_centres, similar_pairs
 
-    if read_descriptors is None:
+    if source is None:
         raise ValueError("retrieval needs the images' descriptors")
-    return similar_pairs(names, read_descriptors, options.neighbours)
+    centres = shipped_centres(source.settings)
+
+    def read_descriptors(name: str) -> FloatArray:
+        return source.read(name).descriptors
+
+    return similar_pairs(names, read_descriptors, options.neighbours, centres=centres, deduplicate=options.deduplicate)
 
 
 def exhaustive_pairs(names: Sequence[str]) -> list[Pair]:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from logpolar.errors import LogpolarError, MissingExtraError
 from logpolar.geometry.cameras import Matrix
+from logpolar.images import find_images
 from logpolar.images.exif import read_gps
 from logpolar.sfm.binary_models import check_complete
 from logpolar.sfm.pycolmap_compat import import_pycolmap, quiet
@@ -81,6 +82,14 @@ def read_positions(
         if place is not None:
             found[name] = place[0], place[1], place[2] or 0.0
     return found
+
+
+def check_positions(photos: Path) -> None:
+    """Raise unless enough photos of a folder have GPS positions, before any work is done."""
+    names = list(find_images([photos])) if photos.is_dir() else []
+    found = len(read_positions(photos, names))
+    if names and found < _FEWEST:
+        raise LogpolarError(f"{photos}: georegistration needs {_FEWEST} photos with GPS positions, not {found}")
 
 
 def to_enu(positions: NDArray[np.float64], origin: Position) -> Matrix:

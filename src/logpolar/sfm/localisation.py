@@ -28,7 +28,7 @@ from logpolar.features.files import FeatureFile
 from logpolar.keypoints.detection import SiftDetector
 from logpolar.matching.nearest import match_features
 from logpolar.matching.options import MatchingOptions
-from logpolar.matching.retrieval import find_centres, pool
+from logpolar.matching.retrieval import find_centres, pool, shipped_centres
 from logpolar.sfm.cameras import CameraOptions, read_calibration, reader_options
 from logpolar.sfm.mapper import MODELS, read_report
 from logpolar.sfm.pipeline import FEATURES
@@ -105,7 +105,11 @@ class Localiser:
             self._extractor = _extractor_like(file.settings, file.path, threads)
             images = [self.model.images[number] for number in sorted(self.model.reg_image_ids())]
             self._shared = _shared_camera(self.model, images)
-            self._centres = find_centres([image.name for image in images], lambda name: file.read(name).descriptors)
+            centres = shipped_centres(file.settings)
+            if centres is None:
+                names = [image.name for image in images]
+                centres = find_centres(names, lambda name: file.read(name).descriptors)
+            self._centres = centres
             self._views = [self._view(file, image) for image in images]
 
     def _view(self, file: FeatureFile, image: Any) -> _View:

@@ -81,6 +81,7 @@ class SfmInputs:
     pairs: Path | None = None  # text file of pairs that replaces the pairing
     masks: Path | None = None  # folder of masks, see ``images.masks``
     poses: Path | None = None  # known poses, see ``known_poses``: points are triangulated, nothing is mapped
+    features: Path | None = None  # feature file or collection of the photos: nothing is extracted
 
 
 def reconstruct(
@@ -157,30 +158,20 @@ class _Run:
         self._photos, self._output, self._options, self._inputs = photos, output, options, inputs
         self._jobs, self._overwrite, self._progress, self._say, self._warn = jobs, overwrite, progress, say, warn
         self._clock = _Stopwatch()
+        self._features = inputs.features or output / FEATURES
         self._positions: dict[str, Position] = {}
 
     def extract(self, images: dict[str, Path], open_extractor: OpenExtractor) -> tuple[list[str], dict[str, str]]:
         """Names of photos with features, and reasons of those left out."""
-        from logpolar.features.batch import extract_images
-        from logpolar.features.files import FeatureFile
-        from logpolar.images.masks import find_masks
+        from logpolar.features.collections import open_features
 
-        masks = find_masks(self._inputs.masks, images) if self._inputs.masks else None
-        for name in sorted(images.keys() - masks.keys()) if masks else ():
-            self._warn(f"{name}: no mask in {self._inputs.masks}")
         for first, others in _copies(images):
             self._warn(f"{first}: copies of this photo add nothing: {some_of(others)}")
-        self._say(f"features of {len(images)} photos")
-        features = self._output / FEATURES
-        report = extract_images(
-            images, features, open_extractor, self._jobs, self._overwrite, self._progress, masks=masks
-        )
-        if masks is not None:
-            self._say(f"masks: {report.masked} keypoints of {len(masks)} photos dropped")
+        left_out = self._find(images) if self._inputs.features else self._extract(images, open_extractor)
         self._clock.lap("features")
-        left_out, names = dict(report.failed), sorted(set(images) - set(report.failed))
+        names = sorted(images.keys() - left_out.keys())
         if names:
-            with FeatureFile(features) as file:
+            with open_features(self._features) as file:
                 sizes = {name: file.image_size(name) for name in names}
             left_out |= misfits(self._options.cameras, sizes)
         names = [name for name in names if name not in left_out]
@@ -191,6 +182,33 @@ class _Run:
             raise LogpolarError(f"{self._photos}: a reconstruction needs at least two readable photos; {reason}")
         return names, left_out
 
+    def _find(self, images: dict[str, Path]) -> dict[str, str]:
+        """Reasons of photos without given features."""
+        from logpolar.features.collections import open_features
+
+        if self._inputs.masks:
+            raise LogpolarError("masks are for keypoints that are yet to be detected; give them to `logpolar extract`")
+        with open_features(self._features) as file:
+            missing = images.keys() - set(file.names())
+        self._say(f"features of {len(images) - len(missing)} photos in {self._features}")
+        return {name: f"{name}: not in {self._features}" for name in sorted(missing)}
+
+    def _extract(self, images: dict[str, Path], open_extractor: OpenExtractor) -> dict[str, str]:
+        """Extracts features; reasons of photos without."""
+        from logpolar.features.batch import extract_images
+        from logpolar.images.masks import find_masks
+
+        masks = find_masks(self._inputs.masks, images) if self._inputs.masks else None
+        for name in sorted(images.keys() - masks.keys()) if masks else ():
+            self._warn(f"{name}: no mask in {self._inputs.masks}")
+        self._say(f"features of {len(images)} photos")
+        report = extract_images(
+            images, self._features, open_extractor, self._jobs, self._overwrite, self._progress, masks=masks
+        )
+        if masks is not None:
+            self._say(f"masks: {report.masked} keypoints of {len(masks)} photos dropped")
+        return dict(report.failed)
+
     def match(
         self, names: list[str], matching: MatchingOptions | None, device: str, poses: KnownPoses | None
     ) -> tuple[list[Pair], str]:
@@ -200,10 +218,10 @@ class _Run:
         from logpolar.sfm.georegistration import read_positions
 
         self._positions = read_positions(self._photos, names, self._warn)
-        chosen = _choose(self._output, names, self._options, self._inputs.pairs, self._positions)
+        chosen = _choose(self._output, self._features, names, self._options, self._inputs.pairs, self._positions)
         self._clock.lap("pairs")
         self._say(f"matches of {len(chosen)} pairs")
-        files = self._output / FEATURES, self._output / MATCHES
+        files = self._features, self._output / MATCHES
         match_pairs(*files, chosen, matching, self._jobs, self._overwrite, self._progress, device)
         self._clock.lap("matches")
         with MatchFile(self._output / MATCHES) as file:
@@ -224,7 +242,7 @@ class _Run:
         claim_folder(output, reset=True)
         cameras = replace(options.cameras, camera_mode="per-image") if poses and poses.cameras else options.cameras
         export = ExportOptions(cameras, seed=options.seed, refine=options.refine)
-        files = output / FEATURES, output / MATCHES, output / DATABASE
+        files = self._features, output / MATCHES, output / DATABASE
         given: dict[str, Any] = {"pairs": chosen, "names": names, "poses": poses, "progress": self._progress}
         given["positions"] = self._positions
         written = export_database(*files, self._photos, options=export, overwrite=True, **given)
@@ -267,17 +285,22 @@ def _copies(images: Mapping[str, Path]) -> Iterator[tuple[str, list[str]]]:
 
 
 def _choose(
-    output: Path, names: list[str], options: SfmOptions, pairs: Path | None, positions: Mapping[str, Position]
+    output: Path,
+    features: Path,
+    names: list[str],
+    options: SfmOptions,
+    pairs: Path | None,
+    positions: Mapping[str, Position],
 ) -> list[Pair]:
-    from logpolar.features.files import FeatureFile
+    from logpolar.features.collections import open_features
 
     if pairs:
         chosen = read_pairs(pairs, names)
     elif options.pairing == "spatial":
         chosen = spatial_pairs(names, _in_metres(positions), options.neighbours)
     else:
-        with FeatureFile(output / FEATURES) as file:
-            chosen = choose_pairs(names, options, lambda name: file.read(name).descriptors)
+        with open_features(features) as file:
+            chosen = choose_pairs(names, options, file)
     write_whole(output / PAIRS, "".join(f"{first} {second}\n" for first, second in chosen).encode())
     return chosen
 

@@ -184,7 +184,7 @@ def _choose(
     if pairs:
         return read_pairs(pairs, file.names())
     if options.pairing != "database":
-        return choose_pairs(file.names(), options, lambda name: file.read(name).descriptors)
+        return choose_pairs(file.names(), options, file)
     if not own_pairs:
         raise StorageError(f"{source}: has no matched pairs of images; choose another pairing")
     return own_pairs

@@ -27,7 +27,10 @@ _FORMAT = "logpolar-matcher-checkpoint-1"
 def save_pieces(
     folder: Path, network: MatcherNetwork, optimiser: torch.optim.AdamW, step: int, about: dict[str, Any]
 ) -> list[Path]:
-    """Write ``checkpoint-N.safetensors``: first all weights, then the moments. Files of one step belong together."""
+    """Write ``checkpoint-N.safetensors``: first all weights, then the moments. Files of one step belong together.
+
+    Those of an earlier step stay until all of these are there.
+    """
     weights = {f"weight/{name}": value.detach() for name, value in network.named_parameters()}
     moments = {}
     for name, parameter in network.named_parameters():
@@ -37,11 +40,12 @@ def save_pieces(
             moments[f"second/{name}"] = state["exp_avg_sq"].sqrt().to(torch.bfloat16)
     pieces = _divide(weights) + _divide(moments)
     metadata = {"format": _FORMAT, "step": str(step), "pieces": str(len(pieces)), "about": json.dumps(about)}
-    paths = []
-    for number, piece in enumerate(pieces):
-        path = folder / f"checkpoint-{number}.safetensors"
+    paths = [folder / f"checkpoint-{number}.safetensors" for number in range(len(pieces))]
+    new = [path.with_name(f"checkpoint-new-{number}.safetensors") for number, path in enumerate(paths)]
+    for path, piece in zip(new, pieces, strict=True):
         write_whole(path, save({name: value.cpu().contiguous() for name, value in piece.items()}, metadata))
-        paths.append(path)
+    for path, place in zip(new, paths, strict=True):
+        path.replace(place)
     return paths
 
 
@@ -61,28 +65,31 @@ def _divide(tensors: dict[str, Tensor]) -> list[dict[str, Tensor]]:
 def load_pieces(folder: Path, network: MatcherNetwork, optimiser: torch.optim.AdamW) -> tuple[int, dict[str, Any]]:
     """Load a checkpoint; its step and what was said about it. Step 0 and nothing if there is none.
 
-    Pieces of another step than the first one, or missing ones, are ignored if they hold moments; weights are needed.
+    It is the last complete one; without any, the last that has all weights: the moments then start anew.
     """
-    first = folder / "checkpoint-0.safetensors"
-    if not first.exists():
-        return 0, {}
-    tensors: dict[str, Tensor] = {}
-    step, about = 0, dict[str, Any]()
+    steps: dict[int, tuple[dict[str, Any], dict[str, Tensor]]] = {}
     for path in sorted(folder.glob("checkpoint-*.safetensors")):
-        found_step, found_about, found = _read(path)
-        if path == first:
-            step, about = found_step, found_about
-        if found_step == step:
-            tensors |= found
+        step, about, found = _read(path)
+        steps[step] = about, {**steps.get(step, (about, {}))[1], **found}
+    if not steps:
+        return 0, {}
     parameters = dict(network.named_parameters())
-    shapes = {f"weight/{name}": value.shape for name, value in parameters.items()}
-    if any(name not in tensors or tensors[name].shape != shape for name, shape in shapes.items()):
+
+    def has(step: int, *kinds: str) -> bool:
+        tensors = steps[step][1]
+        wanted = {f"{kind}/{name}": value.shape for kind in kinds for name, value in parameters.items()}
+        return all(name in tensors and tensors[name].shape == shape for name, shape in wanted.items())
+
+    complete = [step for step in steps if has(step, "weight", "first", "second")]
+    usable = complete or [step for step in steps if has(step, "weight")]
+    if not usable:
         raise LogpolarError(f"{folder}: the checkpoint is of another network, or pieces of its weights are missing")
+    step = max(usable)
+    about, tensors = steps[step]
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(tensors[f"weight/{name}"])
-    moments = {f"{kind}/{name}": value.shape for name, value in parameters.items() for kind in ("first", "second")}
-    if all(name in tensors and tensors[name].shape == shape for name, shape in moments.items()):
+    if complete:
         _set_moments(optimiser, parameters, tensors, step)
     return step, about
 

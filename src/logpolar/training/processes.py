@@ -38,6 +38,8 @@ class World:
         try:
             device = torch.device(f"cuda:{self.local_rank}" if name == "cuda" and self.size > 1 else name)
             torch.empty(0, device=device)
+            if device.type == "meta":
+                raise RuntimeError("its tensors have no values")
         except (RuntimeError, AssertionError) as error:
             known = "try cpu, or cuda with a CUDA build of torch and a GPU"
             raise LogpolarError(f"torch cannot use the device '{name}' ({first_line(error)}); {known}") from error

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 Result = TypeVar("Result")
 
-PATIENCE = 1.0
+PATIENCE = 0.5
 """Seconds after a request until a step is given up."""
 
 _POLL = 0.1
@@ -75,7 +75,7 @@ class StopRequests:
         done: Future[Result] = Future()
         self._work.put((work, done))  # type: ignore[arg-type]
         waited = 0.0
-        while not (waited >= PATIENCE and give_up()):
+        while not (self and waited >= PATIENCE and give_up()):
             with contextlib.suppress(TimeoutError):
                 return done.result(_POLL)
             waited += _POLL if self else 0

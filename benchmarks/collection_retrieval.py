@@ -1,0 +1,131 @@
+"""Retrieval in a collection of many scenes, and its time for many images.
+
+    PYTHONPATH=benchmarks python benchmarks/collection_retrieval.py recall FEATURES SCENES [test]
+    PYTHONPATH=benchmarks python benchmarks/collection_retrieval.py time 10000 20000
+
+``recall``: FEATURES hold images called SCENE/NAME of all scenes; SCENES/SCENE/sparse/images.txt are COLMAP models.
+Pairs of images that share 30 points of a model are to be found among each image's 20 nearest. ``of_pairs`` is the
+fraction of pairs of which either image finds the other; ``of_places`` the mean over images of found partners per
+min(20, partners): 20 places cannot hold the 59 partners that some images have. ``bound_of_pairs``: what any ranking by
+20 places an image can reach at most.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common import save_section
+from logpolar.features.collections import open_features
+from logpolar.matching.retrieval import averaged, find_centres, nearest_rows, pool_images, shipped_centres
+
+POINTS, PLACES = 30, 20
+TEST = [
+    *("mount_rushmore_national_memorial", "taj_mahal", "trevi_fountain", "vienna_city_hall", "drone_langley"),
+    *("kite_ochota", "south_building", "qutub_minar", "statue_of_unity"),
+]
+
+
+def observed(scene: Path) -> dict[str, set[str]]:
+    """Points of the sparse model that each image shows."""
+    lines = [line for line in (scene / "sparse" / "images.txt").read_text().split("\n") if not line.startswith("#")]
+    lines += [""] * (len(lines) % 2)
+    pairs = zip(lines[::2], lines[1::2], strict=True)
+    return {f"{scene.name}/{one.split()[9]}": set(two.split()[2::3]) - {"-1"} for one, two in pairs if one}
+
+
+def partners(names: list[str], scenes: Path) -> list[set[int]]:
+    """Of each image the rows of those that it shares enough points with."""
+    row = {name: number for number, name in enumerate(names)}
+    found: list[set[int]] = [set() for _ in names]
+    for scene in sorted({name.partition("/")[0] for name in names}):
+        points = {name: seen for name, seen in observed(scenes / scene).items() if name in row}
+        for one, two in combinations(points, 2):
+            if len(points[one] & points[two]) >= POINTS:
+                found[row[one]].add(row[two])
+                found[row[two]].add(row[one])
+    return found
+
+
+def scored(rows: np.ndarray, truth: list[set[int]], of: list[int]) -> dict[str, Any]:
+    chosen = {frozenset((row, int(other))) for row, others in enumerate(rows) for other in others}
+    pairs = {frozenset((row, other)) for row in of for other in truth[row]}
+    places = [len(truth[row] & set(rows[row].tolist())) / min(PLACES, len(truth[row])) for row in of if truth[row]]
+    return {
+        "images": len(of),
+        "pairs": len(pairs),
+        "of_pairs": round(len(pairs & chosen) / len(pairs), 4),
+        "of_places": round(float(np.mean(places)), 4),
+    }
+
+
+def bound(names: list[str], truth: list[set[int]]) -> float:
+    scenes: dict[str, list[int]] = {}
+    for row, name in enumerate(names):
+        scenes.setdefault(name.partition("/")[0], []).append(row)
+    pairs = {scene: sum(len(truth[row]) for row in rows) // 2 for scene, rows in scenes.items()}
+    return sum(min(pairs[scene], PLACES * len(rows)) for scene, rows in scenes.items()) / sum(pairs.values())
+
+
+def recall(features: Path, scenes: Path, part: Path | None = None) -> dict[str, Any]:
+    results: dict[str, Any] = {}
+    with open_features(features) as file:
+        names = [name for name in file.names() if part is None or name.partition("/")[0] in TEST]
+        described = {name: file.read(name).descriptors for name in names}
+        shipped = shipped_centres(file.settings)
+    truth = partners(names, scenes)
+    groups = {
+        "all": list(range(len(names))),
+        "test scenes": [row for row, name in enumerate(names) if name.partition("/")[0] in TEST],
+    }
+    former = pool_images(names, described.__getitem__, find_centres(names, described.__getitem__))
+    own = pool_images(names, described.__getitem__, shipped)
+    mean = np.stack([each.mean(axis=0) for each in described.values()])
+    mean /= np.linalg.norm(mean, axis=1, keepdims=True)
+    vectors = {
+        "mean descriptor": mean,
+        "64 centres of the collection (before)": former,
+        "128 shipped centres": own,
+        "64 centres of the collection, averaged": averaged(former),
+        "128 shipped centres, averaged (now)": averaged(own),
+    }
+    for title, found in vectors.items():
+        rows, _ = nearest_rows(found, PLACES)
+        results[title] = {group: scored(rows, truth, of) for group, of in groups.items()}
+        crossing = [
+            names[row].partition("/")[0] != names[i].partition("/")[0] for i in range(len(rows)) for row in rows[i]
+        ]
+        results[title]["of_other_scenes"] = round(float(np.mean(crossing)), 4)
+    return {"points": POINTS, "neighbours": PLACES, "bound_of_pairs": round(bound(names, truth), 4), "found": results}
+
+
+def timed(counts: list[int]) -> dict[str, Any]:
+    random, found = np.random.default_rng(0), {}
+    for count in counts:
+        vectors = random.standard_normal((count, 2048), np.float32)
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        began = time.perf_counter()
+        nearest_rows(averaged(vectors), PLACES)
+        found[str(count)] = round(time.perf_counter() - began, 2)
+    return {"dimensions": 2048, "seconds": found}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["recall", "time"])
+    parser.add_argument("arguments", nargs="+")
+    given = parser.parse_args()
+    if given.what == "recall":
+        section = "retrieval, test scenes alone" if len(given.arguments) > 2 else "retrieval"
+        save_section("collections", section, recall(*map(Path, given.arguments)))
+    else:
+        save_section("collections", "retrieval_time", timed(list(map(int, given.arguments))))
+
+
+if __name__ == "__main__":
+    main()
