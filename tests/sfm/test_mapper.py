@@ -10,7 +10,7 @@ import pycolmap
 import pytest
 
 from logpolar.errors import StorageError
-from logpolar.sfm import mapper
+from logpolar.sfm import explanation, mapper
 from logpolar.sfm.mapper import (
     MapperOptions,
     NoModelError,
@@ -160,10 +160,25 @@ def test_another_seed_may_find_a_model_where_the_first_found_none(tmp_path, monk
         return {0: "model"}
 
     monkeypatch.setattr(mapper, "run_mapper", run)
-    monkeypatch.setattr(mapper, "explained_matches", lambda models, database: (9, 10))
+    monkeypatch.setattr(explanation, "explained_matches", lambda models, database: (9, 10))
     if failures == 3:
         with pytest.raises(NoModelError):
             map_best(tmp_path / "d.db", tmp_path, tmp_path, MapperOptions(seed=5))
     else:
         assert map_best(tmp_path / "d.db", tmp_path, tmp_path, MapperOptions(seed=5)) == {0: "model"}
     assert seeds == [5, 6, 7][: failures + 1]
+
+
+@pytest.mark.parametrize(("few", "threads"), [(30, 1), (2, -1)])
+def test_few_photos_are_mapped_by_one_thread(database, tmp_path, monkeypatch, few, threads):
+    """Several threads round differently in every run."""
+    made, seen = pycolmap.incremental_mapping, []
+
+    def recorded(path, photos, output, settings, **more):
+        seen.append(settings.num_threads)
+        return made(path, photos, output, settings, **more)
+
+    monkeypatch.setattr(pycolmap, "incremental_mapping", recorded)
+    monkeypatch.setattr(mapper, "_FEW", few)
+    map_database(database, tmp_path, tmp_path, MapperOptions(min_model_size=3), "")
+    assert seen == [threads]

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from logpolar.errors import LogpolarError, StorageError
 from logpolar.sfm.binary_models import check_complete
 from logpolar.sfm.database_files import connect
-from logpolar.sfm.explanation import explained_matches
 from logpolar.sfm.pycolmap_compat import colmap_errors, import_pycolmap, quiet, set_known
 from logpolar.storage.documents import write_json
 from logpolar.storage.inputs import parse_json, read_bytes
@@ -37,6 +36,10 @@ _BA_ITERATIONS = {"ba_local_max_num_iterations": 25, "ba_global_max_num_iteratio
 _ATTEMPTS, _ENOUGH = 3, 0.5
 """So often the incremental mapper is tried, until its models explain this fraction of their verified matches."""
 
+_FEW = 30
+"""Up to so many photos one thread maps: several round differently in every run, and of few photos that decides
+which ones are in the model."""
+
 _LOSS_SCALE = 1.0
 """Of the last bundle adjustment, in pixels: from there on errors count less than their squares (SOFT_L1)."""
 
@@ -54,7 +57,7 @@ class MapperOptions:
 
     seed: int = 0
     min_model_size: int | None = None
-    threads: int = 0  # 0: all cores
+    threads: int = 0  # 0: all cores, or one for at most _FEW photos
     fixed_intrinsics: bool = False
     mapper: MapperName = "incremental"
     ba_iterations: float = 1.0  # of bundle adjustment, relative to COLMAP's default
@@ -134,6 +137,8 @@ def map_best(
 
     One attempt is enough if its models explain most of theirs, see ``explanation``.
     """
+    from logpolar.sfm.explanation import explained_matches
+
     attempts = _ATTEMPTS if options.mapper == "incremental" else 1
     best: tuple[int, Path, dict[int, Any]] | None = None
     for number in range(attempts):
@@ -268,6 +273,7 @@ def map_database(
     with connect(database) as tables:
         (images,) = tables.execute("SELECT COUNT(*) FROM images").fetchone()
         pairs, verified = tables.execute("SELECT COUNT(*), COUNT(NULLIF(rows, 0)) FROM two_view_geometries").fetchone()
+    options = replace(options, threads=options.threads or int(images <= _FEW))
     place, half = output / MODELS, output / f".{MODELS}.half"
     shutil.rmtree(half, ignore_errors=True)
     half.mkdir()
