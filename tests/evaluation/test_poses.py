@@ -21,8 +21,10 @@ from logpolar.evaluation.poses import (
     relative_pose,
     tune_ratio,
 )
+from logpolar.geometry import verification
 from logpolar.geometry.cameras import Camera
 from logpolar.geometry.two_view import estimate_pose
+from logpolar.matching.nearest import match_features
 from synthetic_world import Pinhole, standard_world
 
 OPTIONS = PhototourismOptions(bags_5=3, bags_10=0, bags_25=0)
@@ -204,6 +206,17 @@ class TestStereo:
     def test_processes_find_the_same(self, prepared, true_images):
         few = replace(prepared, pairs=prepared.pairs[:3])
         assert evaluate_stereo(few, true_images, OPTIONS, 2) == evaluate_stereo(few, true_images, OPTIONS, 1)
+
+    def test_matching_is_on_the_device(self, prepared, true_images, result, monkeypatch):
+        used = []
+
+        def spy(first, second, options, *, device):
+            used.append(device)
+            return match_features(first, second, options)
+
+        monkeypatch.setattr(verification, "match_features", spy)
+        assert evaluate_stereo(prepared, true_images, OPTIONS, device="cuda:3") == result
+        assert set(used) == {"cuda:3"}
 
     def test_tuning(self, prepared, true_images):
         """Descriptors so noisy that a strict test leaves nothing to estimate a pose from."""

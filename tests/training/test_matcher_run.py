@@ -89,6 +89,13 @@ class TestBatches:
         assert (views[:, 0] // 2 == views[:, 1] // 2).all()
         assert set(variants.tolist()) <= {0, 1, 2}
 
+    def test_the_last_steps_have_more_keypoints_and_fewer_pairs(self, config, prepared):
+        crowded = replace(config, batch=replace(config.batch, keypoints=8, late=0.5))
+        sampler = PairSampler(prepared.plan, prepared.views, crowded)
+        shapes = [tuple(sampler.draw(step).xy.shape) for step in range(4)]
+        assert shapes == [(6, 8, 2), (6, 8, 2), (2, 16, 2), (2, 16, 2)]
+        assert [crowded.pairs_before(step) for step in range(5)] == [0, 3, 6, 7, 8]
+
     def test_a_view_matches_itself(self, config, prepared):
         batch = gather(prepared.views, torch.tensor([[0, 0]]), torch.tensor([0]), config.batch)
         used = batch.mask[0] & (prepared.views.depth[0][batch.rows[0]] > 0)
@@ -195,7 +202,7 @@ def test_a_run_is_resumed_and_writes_a_matcher(config, prepared, tmp_path, monke
     assert report.model is not None
     card = load_matcher(report.model).card
     assert (card.descriptor, card.descriptor_hash) == ("logpolar-96-small", load_model("logpolar-96-small").digest)
-    assert card.training["pairs_seen"] == 12
+    assert card.training["pairs_seen"] == 10
     with pytest.raises(LogpolarError, match="another network"):
         train_matcher(replace(config, network=MatcherOptions(width=24, heads=2, layers=2)), tmp_path, say=said.append)
 

@@ -82,13 +82,13 @@ def evaluate_multi_view(
     options: PhototourismOptions,
     jobs: int = 1,
     progress: Progress = iter,
+    device: str = "cpu",
 ) -> MultiViewResult:
-    """Poses that COLMAP estimates for the scene's bags; a pair in several bags is matched once."""
+    """Poses that COLMAP estimates for the scene's bags; a pair in several bags is matched once, on the device."""
     bags = [bag for own in prepared.bags.values() for bag in own]
     pairs = sorted({pair for bag in bags for pair in combinations(bag, 2)})
-    matched = {
-        task.pair: found for task, found in in_processes(match_pair, pair_tasks(images, progress(pairs), options), jobs)
-    }
+    wanted = pair_tasks(images, progress(pairs), options, device)
+    matched = {task.pair: found for task, found in in_processes(match_pair, wanted, jobs)}
     tasks = []
     for bag in bags:
         names = tuple(prepared.scene.images[row].name for row in bag)

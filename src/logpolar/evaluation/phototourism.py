@@ -66,7 +66,7 @@ class PhotoTourism(Protocol):
         super().__init__(run)
         self._paths, self._tune, self._options = scenes, tune, options
         self._multi_view, self._jobs, self.max_keypoints = multi_view, jobs, options.keypoints
-        device = run.engine["device"]
+        device = self._device = run.engine["device"]
         self.source = open_source(detector, options.keypoints, options.contrast, fixed_size, device, options.spread)
         if options.zoom > 1 and options.true_zoom > 1:
             raise LogpolarError("--zoom and --true-zoom exclude each other")
@@ -94,20 +94,20 @@ class PhotoTourism(Protocol):
         return prepare_scene(scene, self._options, multi_view, self.source, bar(f"{scene.name}, keypoints"))
 
     def score(self, method: Method) -> PoseResults:
-        options, tuned, jobs = self._options, dict[float, float](), self._jobs
+        options, tuned, jobs, device = self._options, dict[float, float](), self._jobs, self._device
         check_features(options, {"model": method.name, "descriptor": method.identity})
         with _one_thread_each(jobs):
             if self._tuning:
                 described = [(scene, self._describe(method, scene)) for scene in self._tuning]
-                ratio, tuned = tune_ratio(described, options, jobs=jobs)
+                ratio, tuned = tune_ratio(described, options, jobs=jobs, device=device)
                 options = replace(options, ratio=ratio)
             found = PoseResults(options.ratio or 1.0, tuned)
             for scene in self._scenes:
                 name, images = scene.scene.name, self._describe(method, scene)
                 progress = bar(f"{name}, {method.name}, matching", "pair")
-                found.stereo[name] = evaluate_stereo(scene, images, options, jobs, progress)
+                found.stereo[name] = evaluate_stereo(scene, images, options, jobs, progress, device)
                 if self._multi_view:
-                    found.multi_view[name] = evaluate_multi_view(scene, images, options, jobs, progress)
+                    found.multi_view[name] = evaluate_multi_view(scene, images, options, jobs, progress, device)
         return found
 
     def _describe(self, method: Method, scene: PreparedScene) -> dict[int, DescribedImage]:

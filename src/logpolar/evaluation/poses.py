@@ -142,16 +142,17 @@ class PairTask:
     first: DescribedImage
     second: DescribedImage
     options: PhototourismOptions
+    device: str = "cpu"
 
 
 def pair_tasks(
-    images: Mapping[int, DescribedImage], pairs: Iterable[RowPair], options: PhototourismOptions
+    images: Mapping[int, DescribedImage], pairs: Iterable[RowPair], options: PhototourismOptions, device: str = "cpu"
 ) -> Iterable[PairTask]:
-    return (PairTask(pair, images[pair[0]], images[pair[1]], options) for pair in pairs)
+    return (PairTask(pair, images[pair[0]], images[pair[1]], options, device) for pair in pairs)
 
 
 def match_pair(task: PairTask) -> Indices:
-    return match_features(task.first.features, task.second.features, task.options).indices
+    return match_features(task.first.features, task.second.features, task.options, device=task.device).indices
 
 
 @dataclass(frozen=True)
@@ -197,9 +198,11 @@ def evaluate_stereo(
     options: PhototourismOptions,
     jobs: int = 1,
     progress: Progress = iter,
+    device: str = "cpu",
 ) -> StereoResult:
-    """Relative poses of the scene's pairs."""
-    found = [result for _, result in in_processes(_stereo, pair_tasks(images, progress(prepared.pairs), options), jobs)]
+    """Relative poses of the scene's pairs; they are matched on the device."""
+    tasks = pair_tasks(images, progress(prepared.pairs), options, device)
+    found = [result for _, result in in_processes(_stereo, tasks, jobs)]
     names = [image.name for image in prepared.scene.images]
     return StereoResult([(names[i], names[j]) for i, j in prepared.pairs], found)
 
@@ -207,7 +210,9 @@ def evaluate_stereo(
 def _stereo(task: PairTask) -> PairResult:
     first, second, options = task.first, task.second, task.options
     cameras = first.camera.matrix, second.camera.matrix
-    found = match_and_verify(first.features, second.features, "pose", options, options, cameras=cameras)
+    found = match_and_verify(
+        first.features, second.features, "pose", options, options, cameras=cameras, device=task.device
+    )
     assert isinstance(found.geometry, RelativePose)
     errors = estimate_errors(first.camera, second.camera, found.geometry)
     return PairResult(errors, len(found.matches), found.geometry.inlier_count)
@@ -218,11 +223,12 @@ def tune_ratio(
     options: PhototourismOptions,
     ratios: Sequence[float] = RATIOS,
     jobs: int = 1,
+    device: str = "cpu",
 ) -> tuple[float, dict[float, float]]:
     """The smallest ratio with the best unweighted mean of mAA at 10 degrees over scenes, and that mean by ratio."""
     maa = {}
     for ratio in sorted(ratios):
         own = replace(options, ratio=ratio)
-        scores = [evaluate_stereo(prepared, images, own, jobs).score for prepared, images in described]
+        scores = [evaluate_stereo(prepared, images, own, jobs, device=device).score for prepared, images in described]
         maa[ratio] = PoseScore.mean(scores).maa10
     return max(maa, key=lambda ratio: maa[ratio]), maa

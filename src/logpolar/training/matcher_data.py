@@ -111,7 +111,7 @@ class PairSampler:
     """Draws pairs of views. Which of them step n draws depends on the seed and n alone."""
 
     def __init__(self, plan: ViewPlan, views: DescribedViews, config: MatcherConfig) -> None:
-        self._views, self._batch, self._seed = views, config.batch, config.run.seed
+        self._views, self._config, self._seed = views, config, config.run.seed
         self._fuse = config.run.compile and views.xy.is_cuda
         self._counts, self._detectors = np.array(plan.views), len(config.views.detectors)
         self._starts = plan.starts
@@ -129,11 +129,12 @@ class PairSampler:
         """Views (B, 2) and variants (B,) of a step, and a seed for the device."""
         random = np.random.default_rng((self._seed, step))
         chances = np.array([share for share, _ in self._kinds])
-        kinds = random.choice(len(chances), self._batch.pairs, p=chances / chances.sum())
+        batch = self._config.batch_at(step)
+        kinds = random.choice(len(chances), batch.pairs, p=chances / chances.sum())
         images = np.array([self._choose_pair(kind, random) for kind in kinds])
         images = np.where(random.random((len(images), 1)) < 0.5, images, images[:, ::-1])
         chosen = self._choose_views(images, random)
-        lottery, upright, fixed = random.random(len(images)), self._batch.upright, self._batch.fixed
+        lottery, upright, fixed = random.random(len(images)), batch.upright, batch.fixed
         variants = np.where(lottery < fixed, 2, np.where(lottery < fixed + upright, 1, 0))
         return self._starts[images] + chosen, variants.astype(np.int64), int(random.integers(2**62))
 
@@ -162,7 +163,7 @@ class PairSampler:
             self._views,
             torch.from_numpy(views).to(device),
             torch.from_numpy(variants).to(device),
-            self._batch,
+            self._config.batch_at(step),
             generator,
             self._fuse,
         )
@@ -170,7 +171,7 @@ class PairSampler:
 
 @lru_cache(maxsize=1)
 def _fused_truth() -> Callable[..., Truth]:
-    return torch.compile(find_truth)
+    return torch.compile(find_truth, dynamic=False)  # at most two shapes
 
 
 def gather(

@@ -35,7 +35,8 @@ class MatcherTrainer:
         self.optimiser = torch.optim.AdamW(
             self.network.parameters(), lr=self._rate, weight_decay=options.weight_decay, betas=(0.9, 0.98), fused=True
         )
-        self._loss = torch.compile(self._compute) if config.run.compile and device.type == "cuda" else self._compute
+        fuse = config.run.compile and device.type == "cuda"
+        self._loss = torch.compile(self._compute, dynamic=False) if fuse else self._compute  # at most two shapes
 
     def _compute(self, batch: Batch) -> tuple[Tensor, Tensor]:
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from logpolar.models.matcher_cards import MatcherOptions
 from logpolar.settings import DEFAULT_MODEL, setting
@@ -61,6 +61,7 @@ class MatcherBatch:
 
     pairs: int = setting(128, "Pairs of views in a batch.", 1)
     keypoints: int = setting(512, "Keypoints of a view.", 8)
+    late: float = setting(0.3, "Fraction of the steps, the last ones: twice the keypoints, a third of the pairs.", 0, 1)
     upright: float = setting(0.15, "Fraction of pairs whose keypoints have sizes but no angles.", 0, 1)
     fixed: float = setting(0.25, "Fraction of pairs whose keypoints have neither.", 0, 1)
     noise: float = setting(0.1, "Largest length of a random vector that is added to each descriptor of unit length.", 0)
@@ -69,6 +70,11 @@ class MatcherBatch:
     )
     positive: float = setting(3.0, "Pixels: keypoints closer than this, in both images, match.", 0)
     negative: float = setting(5.0, "Pixels: keypoints farther apart than this, in either image, do not.", 0)
+
+    @property
+    def later(self) -> MatcherBatch:
+        """The batch of the last steps: as crowded as images are, in about the same memory."""
+        return replace(self, keypoints=2 * self.keypoints, pairs=max(self.pairs // 3, 1))
 
     @property
     def variants(self) -> list[int]:
@@ -119,3 +125,17 @@ class MatcherConfig:
     batch: MatcherBatch = field(default_factory=MatcherBatch)
     optimisation: MatcherOptimisation = field(default_factory=MatcherOptimisation)
     run: MatcherRun = field(default_factory=MatcherRun)
+
+    @property
+    def late_from(self) -> int:
+        """The first step with the later batch."""
+        return round((1 - self.batch.late) * self.optimisation.steps)
+
+    def batch_at(self, step: int) -> MatcherBatch:
+        """The batch of step 0, 1, ..."""
+        return self.batch if step < self.late_from else self.batch.later
+
+    def pairs_before(self, step: int) -> int:
+        """Pairs in all batches before a step."""
+        early = min(step, self.late_from)
+        return early * self.batch.pairs + (step - early) * self.batch.later.pairs

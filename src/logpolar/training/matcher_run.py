@@ -162,7 +162,8 @@ def run_steps(
             loss, matches = (total / count).tolist()
             if not (math.isfinite(loss) and trainer.is_finite):
                 raise LogpolarError(f"the loss diverged at step {trainer.step}; try a lower learning rate")
-            speed = count * config.batch.pairs / (time.perf_counter() - since)
+            pairs_drawn = config.pairs_before(trainer.step) - config.pairs_before(trainer.step - count)
+            speed = pairs_drawn / (time.perf_counter() - since)
             log.add(trainer.step, {"loss": loss, "matches": matches, "pairs_per_second": round(speed, 1)})
             say(f"step {trainer.step}: loss {loss:.4f}, of matches {matches:.4f}, {speed:.0f} pairs/s")
             about = {"network": asdict(config.network), "steps": config.optimisation.steps}
@@ -204,7 +205,7 @@ def write_result(
     config = trainer.config
     training: dict[str, Any] = {
         "config": json.loads(json.dumps(asdict(config))),
-        "pairs_seen": trainer.step * config.batch.pairs,
+        "pairs_seen": config.pairs_before(trainer.step),
         "images": len(plan.files),
         "groups": {kind: len(groups) for kind, groups in plan.pairs.items()},
         "versions": versions("numpy", "torch"),
