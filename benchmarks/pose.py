@@ -176,7 +176,9 @@ def vars_of(keypoints: Keypoints) -> dict[str, np.ndarray]:
     return {name: getattr(keypoints, name) for name in ("xy", "size", "angle", "response")}
 
 
-def open_fast(spec: str) -> Method:
+def open_fast(spec: str, device: str) -> Method:
+    if device != "cpu":
+        return open_method(spec, device=device)
     # OpenVINO has the fastest int8 arithmetic on one core; float32 models and other descriptors run as they do anyway.
     return open_method(spec, threads=1, **({"runtime": "openvino"} if spec.endswith("int8") else {}))
 
@@ -184,7 +186,7 @@ def open_fast(spec: str) -> Method:
 def measure(parsed: argparse.Namespace) -> None:
     output: Path = parsed.output
     document = json.loads(output.read_text()) if output.exists() else {"results": {}}
-    features, methods = Features(parsed.cache), [open_fast(spec) for spec in parsed.descriptor]
+    features, methods = Features(parsed.cache), [open_fast(spec, parsed.device) for spec in parsed.descriptor]
     for path in parsed.scenes:
         for method in methods:
             for view in parsed.views.split(","):
@@ -212,14 +214,16 @@ def _measure_view(
             continue
         start = time.perf_counter()
         if choice != (choice := (options.spread, options.min_size)):
-            source = open_source(parsed.detector, options.keypoints, options.contrast, spread=options.spread)
+            limits = options.keypoints, options.contrast
+            source = open_source(parsed.detector, *limits, device=parsed.device, spread=options.spread)
             described = {}
         described |= {
             row: features(scene.images[row], method, source)
             for row in {row for pair in pairs for row in pair} - set(described)
         }
         between = time.perf_counter()
-        results = evaluate_stereo(PreparedScene(scene, pairs, {}, {}, {}), described, options).results
+        prepared = PreparedScene(scene, pairs, {}, {}, {})
+        results = evaluate_stereo(prepared, described, options, device=parsed.device).results
         stored["errors"] += [round(max(each.errors), 3) for each in results]
         stored["matches"] += [each.matches for each in results]
         stored["inliers"] += [each.inliers for each in results]
@@ -336,6 +340,7 @@ def main() -> None:
     one.add_argument("--keypoints", type=int, default=2048)
     one.add_argument("--detector", default="sift", help="spec, see evaluation.descriptors.keypoint_sources")
     one.add_argument("--pairs", type=int, default=60, help="of each scene")
+    one.add_argument("--device", default="cpu", help="where networks run and pairs are matched")
     two = commands.add_parser("show")
     two.add_argument("output", type=Path)
     two.add_argument("--markdown", action="store_true", help="tables of the documentation")
