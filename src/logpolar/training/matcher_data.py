@@ -76,7 +76,8 @@ class ViewStore:
         made, device, views = self.views, self._device, [view for _, view in numbered]
         numbers = torch.tensor([number for number, _ in numbered], device=device)
         made.used[numbers], made.depth[numbers] = False, float("nan")
-        pyramids = TorchPyramids([torch.from_numpy(view.pixels) / 255 for view in views], device, torch.float16)
+        pixels = [torch.from_numpy(view.pixels).to(device) / 255 for view in views]  # halved and blurred there, too
+        pyramids = TorchPyramids(pixels, device, torch.float16)
         rows, tables = [], []
         for row, (number, view) in enumerate(numbered):
             count = len(view.keypoints)

@@ -70,6 +70,8 @@ def _train(config: MatcherConfig, folder: Path, overwrite: bool, say: Say) -> Ma
         for path in folder.glob("checkpoint-*.safetensors"):
             path.unlink()
     device = find_device(_device_name(config.run.device))
+    if device.type == "cuda":
+        torch.set_num_threads(1)  # waiting threads and the processes that make views starve each other: 20 times slower
     model = load_model(config.descriptor)
     made = prepare(config, model, device, say)
     held = prepare(config, model, device, say, held_out=True) if config.data.held_out else None
