@@ -245,3 +245,27 @@ def test_damaged_checkpoints_are_told(config, prepared, tmp_path, monkeypatch, d
     save_file(tensors, path, metadata)
     with pytest.raises(LogpolarError, match="checkpoint"):
         train_matcher(config, tmp_path, say=lambda line: None)
+
+
+class TestStart:
+    def test_a_run_starts_from_the_weights_of_a_matcher(self, config, tmp_path):
+        first = train_matcher(replace(config, name="first"), tmp_path / "first", say=lambda words: None)
+        still = replace(config, init=str(first.model), optimisation=MatcherOptimisation(steps=1, learning_rate=0.0))
+        second = train_matcher(still, tmp_path / "second", say=lambda words: None)
+        one, two = load_matcher(first.model), load_matcher(second.model)
+        for name, values in one.weights.items():
+            np.testing.assert_array_equal(values, two.weights[name], err_msg=name)
+        assert two.card.training["config"]["init"] == "first"
+        assert two.card.training["init_hash"] == one.digest
+
+    def test_parts_that_the_matcher_never_had_keep_their_random_start(self, config):
+        trainer = MatcherTrainer(replace(config, network=MatcherOptions()), lambda step: None, torch.device("cpu"))
+        before = {name: values.clone() for name, values in trainer.network.state_dict().items()}
+        shipped = load_matcher("learned").network().state_dict()
+        trainer.start_from(load_matcher("learned"))
+        for name, values in trainer.network.state_dict().items():
+            assert torch.equal(values, shipped[name] if shipped[name].any() else before[name]), name
+
+    def test_a_matcher_of_another_network_is_refused(self, config, tmp_path):
+        with pytest.raises(LogpolarError, match=r"init: the \[network\] of matcher 'logpolar-96-matcher'"):
+            train_matcher(replace(config, init="learned"), tmp_path, say=lambda words: None)

@@ -67,6 +67,13 @@ def training(output: Path) -> Iterator[None]:
         stop(words, error)
 
 
+def start_from(init: str | None) -> tuple[str, ...]:
+    """``--init`` as a change of the config, whose own paths are relative to it."""
+    if not init:
+        return ()
+    return (f"init={json.dumps(str(Path(init).absolute()) if Path(init).is_file() else init)}",)
+
+
 @click.command(
     short_help="Train a model.",
     epilog="Example: logpolar train my.toml -o my-model --set optimisation.steps=30000",
@@ -81,10 +88,7 @@ def train(config: Path, output: Path, overwrite: bool, init: str | None, **chang
     run, with the same result. A model takes minutes on a GPU, days on a CPU. Several GPUs or machines:
     torchrun --nproc-per-node 2 -m logpolar train CONFIG -o FOLDER.
     """
-    if init:
-        found = str(Path(init).absolute()) if Path(init).is_file() else init  # those of configs are relative to these
-        changes["changes"] = (*changes["changes"], f"init={json.dumps(found)}")
-    settings = _read_config(config, **changes)
+    settings = _read_config(config, **(changes | {"changes": (*changes["changes"], *start_from(init))}))
     with training(output):
         from logpolar.training.run import train
         from logpolar.training.validation import summary

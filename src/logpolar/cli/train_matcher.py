@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from logpolar.cli.train import training
+from logpolar.cli.train import start_from, training
 
 
 @click.command(
@@ -17,8 +17,9 @@ from logpolar.cli.train import training
 @click.argument("config", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--output", "-o", type=click.Path(path_type=Path), required=True, help="Folder of the run.")
 @click.option("--set", "changes", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a key; repeatable.")
+@click.option("--init", metavar="MATCHER", help="Start from this shipped matcher or file: fine-tune it.")
 @click.option("--overwrite", is_flag=True, help="Start over in a folder that holds another run.")
-def train_matcher(config: Path, output: Path, changes: tuple[str, ...], overwrite: bool) -> None:
+def train_matcher(config: Path, output: Path, changes: tuple[str, ...], init: str | None, overwrite: bool) -> None:
     """Train a learned matcher as described by CONFIG, a TOML file (needs the extra 'train').
 
     Views are made of scenes (`dataset colmap`), photos and aligned pairs, and described once; the folder receives the
@@ -26,7 +27,7 @@ def train_matcher(config: Path, output: Path, changes: tuple[str, ...], overwrit
     """
     from logpolar.training.matcher_config import read_matcher_config
 
-    settings = read_matcher_config(config, changes)
+    settings = read_matcher_config(config, (*changes, *start_from(init)))
     with training(output):
         from logpolar.training.matcher_run import train_matcher
 

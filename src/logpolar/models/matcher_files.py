@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 _FOLDER = "matcher_weights"
 
+DEFAULT_ALIAS = "learned"
+
 DEFAULT_MATCHER = "logpolar-96-matcher"
 """The shipped matcher that ``learned`` names."""
 
@@ -108,7 +110,7 @@ def is_matcher(name_or_path: str | Path) -> bool:
 
 def load_matcher(name_or_path: str | Path) -> MatcherModel:
     """Load a shipped matcher by name (``learned``: the default), or the file of one by path."""
-    name = DEFAULT_MATCHER if str(name_or_path) == "learned" else str(name_or_path)
+    name = DEFAULT_MATCHER if str(name_or_path) == DEFAULT_ALIAS else str(name_or_path)
     return load_named(name, "matcher", shipped_files(_FOLDER), _read)
 
 

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from logpolar.models import shipped_models
+from logpolar.models.matcher_files import DEFAULT_ALIAS, shipped_matchers
 from logpolar.training.config import parse_config, read_section, refuse_unknown, typed
 from logpolar.training.matcher_options import MatcherConfig, MatcherData
 
 _SECTIONS = ("data", "views", "network", "batch", "optimisation", "run")
-_TITLES = ("name", "description", "licence", "descriptor")
+_TITLES = ("name", "description", "licence", "descriptor", "init")
 
 
 def read_matcher_config(path: str | Path, changes: Sequence[str] = ()) -> MatcherConfig:
@@ -45,6 +46,8 @@ def make_matcher_config(table: dict[str, Any], folder: Path) -> MatcherConfig:
     descriptor = titles.get("descriptor", base.descriptor)
     if descriptor not in shipped_models():
         titles["descriptor"] = str(folder.absolute() / descriptor)
+    if titles.get("init") and titles["init"] not in (DEFAULT_ALIAS, *shipped_matchers()):
+        titles["init"] = str(folder.absolute() / titles["init"])
     return replace(base, **titles, **sections)
 
 

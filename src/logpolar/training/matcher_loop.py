@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from logpolar.models.matcher_files import MatcherModel
 from logpolar.models.matcher_network import MatcherNetwork
 from logpolar.training.matcher_checkpoints import load_pieces, save_pieces
 from logpolar.training.matcher_data import Batch
@@ -58,6 +59,17 @@ class MatcherTrainer:
     @property
     def is_finite(self) -> bool:
         return all(bool(values.isfinite().all()) for values in self.network.parameters())
+
+    def start_from(self, matcher: MatcherModel) -> None:
+        """Take over the weights of a matcher, but for those that are all 0 there.
+
+        They were added to the network after that matcher was trained, and some would learn nothing from 0.
+        """
+        trained = matcher.network().state_dict()
+        with torch.no_grad():
+            for name, values in self.network.state_dict().items():
+                if trained[name].any():
+                    values.copy_(trained[name])
 
     def save(self, folder: Path, about: dict[str, Any]) -> list[Path]:
         return save_pieces(folder, self.network, self.optimiser, self.step, about)

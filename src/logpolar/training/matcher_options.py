@@ -119,6 +119,7 @@ class MatcherConfig:
     description: str = setting("", "One line for the matcher's card.")
     licence: str = setting("not stated", "Licence of the matcher.")
     descriptor: str = setting(DEFAULT_MODEL, "Descriptor model: a shipped one, or a file relative to this one.")
+    init: str = setting("", "Matcher to start from: a shipped one, or a file relative to this one.")
     data: MatcherData = field(default_factory=MatcherData)
     views: ViewsOptions = field(default_factory=ViewsOptions)
     network: MatcherOptions = field(default_factory=MatcherOptions)

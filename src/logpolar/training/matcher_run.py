@@ -16,6 +16,7 @@ from logpolar.distributed import cores
 from logpolar.errors import LogpolarError
 from logpolar.models import Model, load_model
 from logpolar.models.matcher_cards import MatcherCard
+from logpolar.models.matcher_files import MatcherModel, load_matcher
 from logpolar.models.runtimes.torch_device import find_device
 from logpolar.storage.atomic_io import Lock
 from logpolar.storage.documents import versions
@@ -73,10 +74,13 @@ def _train(config: MatcherConfig, folder: Path, overwrite: bool, say: Say) -> Ma
     if device.type == "cuda":
         torch.set_num_threads(1)  # waiting threads and the processes that make views starve each other: 20 times slower
     model = load_model(config.descriptor)
+    start = load_start(config)
     made = prepare(config, model, device, say)
     held = prepare(config, model, device, say, held_out=True) if config.data.held_out else None
     batches = Refreshed(config, made)
     trainer = MatcherTrainer(config, batches.draw, device)
+    if start:
+        trainer.start_from(start)
     about = trainer.load(folder)
     if about and about.get("network") != asdict(config.network):
         raise LogpolarError(f"{folder}: its checkpoint is of another network; choose another folder, or --overwrite")
@@ -89,7 +93,17 @@ def _train(config: MatcherConfig, folder: Path, overwrite: bool, say: Say) -> Ma
     if trainer.step < config.optimisation.steps:
         say(f"stopped after step {trainer.step}; rerun the command to resume")
         return MatcherReport(None, trainer.step, figures)
-    return MatcherReport(write_result(trainer, folder, model, made.plan, figures), trainer.step, figures)
+    return MatcherReport(write_result(trainer, folder, model, start, made.plan, figures), trainer.step, figures)
+
+
+def load_start(config: MatcherConfig) -> MatcherModel | None:
+    """The matcher to start from, if the config names one; raises ``LogpolarError`` if it is of another network."""
+    if not config.init:
+        return None
+    start = load_matcher(config.init)
+    if start.card.network != config.network:
+        raise LogpolarError(f"init: the [network] of matcher '{start.card.name}' is another one")
+    return start
 
 
 def _device_name(name: str) -> str:
@@ -199,7 +213,12 @@ def _short(figures: dict[str, dict[str, float]]) -> dict[str, list[float]]:
 
 
 def write_result(
-    trainer: MatcherTrainer, folder: Path, model: Model, plan: ViewPlan, figures: dict[str, dict[str, float]]
+    trainer: MatcherTrainer,
+    folder: Path,
+    model: Model,
+    start: MatcherModel | None,
+    plan: ViewPlan,
+    figures: dict[str, dict[str, float]],
 ) -> Path:
     """Write the file of the matcher; its card names the descriptor model."""
     from logpolar.models.matcher_export import save_matcher
@@ -215,6 +234,9 @@ def write_result(
     for kind in ("scenes", "photos", "aligned"):  # names say what it was trained on; paths are of this machine
         training["config"]["data"][kind] = sorted({Path(each).name for each in getattr(config.data, kind)})
     training["config"]["descriptor"] = model.name
+    if start:
+        training["config"]["init"] = start.card.name
+        training["init_hash"] = start.digest
     card = MatcherCard(
         config.name, config.description, config.network, model.name, model.digest, training, figures, config.licence
     )
