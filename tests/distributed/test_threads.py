@@ -37,7 +37,7 @@ class TestAhead:
         for number in ahead(items()):
             assert made[min(number + 1, 4)].wait(PATIENCE)
             assert not any(event.is_set() for event in made[number + 2 :])
-        assert len(threads - {threading.get_ident()}) == 1
+        assert threading.get_ident() not in threads
 
     def test_errors_reach_the_caller_after_the_items_before(self):
         seen = []
