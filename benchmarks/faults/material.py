@@ -69,7 +69,7 @@ photos = ["photos/*.jpg"]
 [views]
 photo_views = 2
 keypoints = 24
-refresh = false
+refresh = 0
 [network]
 width = 16
 heads = 2

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import _thread
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -37,6 +38,14 @@ from logpolar.training.matcher_views import SourceFile
 from logpolar.training.stopping import Stopped
 
 
+@dataclass
+class Clock:
+    now: float = 0.0
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+
+
 @pytest.fixture(scope="module")
 def config(tmp_path_factory) -> MatcherConfig:
     folder = tmp_path_factory.mktemp("photos")
@@ -47,7 +56,7 @@ def config(tmp_path_factory) -> MatcherConfig:
     return MatcherConfig(
         descriptor="logpolar-96-small",
         data=MatcherData(photos=(str(folder / "*.png"),)),
-        views=ViewsOptions(photo_views=2, keypoints=24, max_zoom=1.3, turned=0.0, altered=0.0, refresh=False),
+        views=ViewsOptions(photo_views=2, keypoints=24, max_zoom=1.3, turned=0.0, altered=0.0, refresh=0.0),
         network=MatcherOptions(width=16, heads=2, layers=2),
         batch=MatcherBatch(pairs=3, keypoints=16),
         optimisation=MatcherOptimisation(steps=4, warm_up=2),
@@ -112,7 +121,7 @@ class TestRefresh:
         model = load_model(config.descriptor)
         prepared = prepare(config, model, torch.device("cpu"), lambda words: None)
         before = prepared.views.xy.clone()
-        batches = Refreshed(replace(config, views=replace(config.views, refresh=True)), prepared)
+        batches = Refreshed(replace(config, views=replace(config.views, refresh=1.0)), prepared)
         for step in range(10000):
             batches.draw(step)
             if batches.count >= 4:
@@ -123,6 +132,20 @@ class TestRefresh:
         again = gather(prepared.views, torch.tensor([[3, 3]]), torch.tensor([0]), replace(config.batch, noise=0.0))
         assert (again.truth.match[0][again.truth.matched[0]] == torch.arange(16)[again.truth.matched[0]]).all()
         assert again.truth.matched[0].sum() > 4
+
+    def test_replacing_views_takes_its_share_of_the_time(self, config, prepared, monkeypatch):
+        clock = Clock()
+        monkeypatch.setattr(matcher_run, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+        batches = Refreshed(replace(config, views=replace(config.views, refresh=0.2)), prepared)
+        batches.close()
+        always = SimpleNamespace(ready=lambda count: [None] * count)
+        monkeypatch.setattr(batches, "_views", always)
+        monkeypatch.setattr(batches, "_store", SimpleNamespace(store=lambda ready: clock.pass_time(3)))
+        monkeypatch.setattr(batches, "_draw", lambda step: clock.pass_time(1))
+        for step in range(1000):
+            batches.draw(step)
+        spent = 3 * batches.count / matcher_run.CHUNK
+        assert 0.19 < spent / clock.now < 0.21
 
     def test_new_views_are_new_each_time(self, config):
         plan = make_plan(config.data, config.views)

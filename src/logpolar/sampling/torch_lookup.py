@@ -38,9 +38,9 @@ class TorchPyramids:
             for height, width in (pixels.shape for pixels in levels):
                 rows.append((offset, width, height))
                 offset += height * width
-            pieces.append(torch.cat([pixels.reshape(-1) for pixels in levels]).to(device, dtype))
+            pieces.append(torch.cat([pixels.reshape(-1) for pixels in levels]).to(dtype))
             table.append(rows)
-        self._pixels = torch.cat(pieces) if pieces else torch.zeros(0, dtype=dtype, device=device)
+        self._pixels = (torch.cat(pieces) if pieces else torch.zeros(0, dtype=dtype)).to(device)
         self._values = torch.promote_types(dtype, torch.float32)
         self._table = torch.tensor(table, dtype=torch.int64, device=self._pixels.device).reshape(-1, depth, 3)
 

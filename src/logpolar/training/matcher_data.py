@@ -52,15 +52,7 @@ class ViewStore:
     def __init__(
         self, count: int, options: ViewsOptions, wanted: Sequence[int], model: Model, device: torch.device
     ) -> None:
-        places, variants = options.keypoints, len(VARIANTS)
-        self.views = DescribedViews(
-            torch.zeros(count, places, 2, device=device),
-            torch.full((count, places), float("nan"), device=device),
-            torch.zeros(count, 3, 4, dtype=torch.float64, device=device),
-            torch.zeros(count, variants, places, dtype=torch.bool, device=device),
-            torch.zeros(count, variants, places, TABLE_COLUMNS, device=device),
-            torch.zeros(count, variants, places, DESCRIPTOR_SIZE, dtype=torch.float16, device=device),
-        )
+        self.views = _no_views(count, options, device)
         half = device.type == "cuda"
         self._describer = TorchDescriber(network_on(model, device, half), model.sampling, device, fuse=half)
         self._options, self._wanted, self._device = options, wanted, device
@@ -75,26 +67,40 @@ class ViewStore:
         """Store views at their numbers, in place of what was there."""
         made, device, views = self.views, self._device, [view for _, view in numbered]
         numbers = torch.tensor([number for number, _ in numbered], device=device)
-        made.used[numbers], made.depth[numbers] = False, float("nan")
-        pixels = [torch.from_numpy(view.pixels).to(device) / 255 for view in views]  # halved and blurred there, too
-        pyramids = TorchPyramids(pixels, device, torch.float16)
+        # Put together here and sent in few pieces: at each one the thread that receives views may take its turn first.
+        new = _no_views(len(views), self._options, torch.device("cpu"))
         rows, tables = [], []
-        for row, (number, view) in enumerate(numbered):
+        for row, view in enumerate(views):
             count = len(view.keypoints)
-            made.projection[number] = torch.from_numpy(view.projection).to(device)
-            made.xy[number, :count] = torch.from_numpy(view.keypoints.xy).to(device)
-            made.depth[number, :count] = torch.from_numpy(view.depth).to(device)
+            new.projection[row] = torch.from_numpy(view.projection)
+            new.xy[row, :count] = torch.from_numpy(view.keypoints.xy)
+            new.depth[row, :count] = torch.from_numpy(view.depth)
             for variant in self._wanted:
                 keypoints, table, used = view.table(VARIANTS[variant], self._options.fixed_size)
-                made.table[number, variant, :count] = torch.from_numpy(table).to(device)
-                made.used[number, variant, :count] = torch.from_numpy(used).to(device)
+                new.table[row, variant, :count] = torch.from_numpy(table)
+                new.used[row, variant, :count] = torch.from_numpy(used)
                 tables.append(keypoints.table)
                 rows.append(np.stack([np.full(count, row), np.full(count, variant), np.arange(count)], axis=1))
+        for field in ("xy", "depth", "projection", "used", "table"):
+            getattr(made, field)[numbers] = getattr(new, field).to(device)
+        pyramids = TorchPyramids([torch.from_numpy(view.pixels) / 255 for view in views], device, torch.float16)
         where = torch.from_numpy(np.concatenate(rows)).to(device)
         with torch.inference_mode():
             given = torch.from_numpy(np.concatenate(tables)).to(device)
             found = self._describer.describe_on_device(pyramids, where[:, 0], given)
         made.descriptors[numbers[where[:, 0]], where[:, 1], where[:, 2]] = found.to(made.descriptors.dtype)
+
+
+def _no_views(count: int, options: ViewsOptions, device: torch.device) -> DescribedViews:
+    places, variants = options.keypoints, len(VARIANTS)
+    return DescribedViews(
+        torch.zeros(count, places, 2, device=device),
+        torch.full((count, places), float("nan"), device=device),
+        torch.zeros(count, 3, 4, dtype=torch.float64, device=device),
+        torch.zeros(count, variants, places, dtype=torch.bool, device=device),
+        torch.zeros(count, variants, places, TABLE_COLUMNS, device=device),
+        torch.zeros(count, variants, places, DESCRIPTOR_SIZE, dtype=torch.float16, device=device),
+    )
 
 
 class Batch(NamedTuple):

@@ -36,10 +36,12 @@ class ViewsOptions:
     keypoints: int = setting(1024, "Keypoints kept of a view.", 8)
     detector: str = setting("", "Network detector, shipped or a file, of every second view; empty: SIFT for all.")
     sift: bool = setting(True, "SIFT for the other half of the views; false: the network detector for all.")
-    refresh: bool = setting(
-        True,
-        "Replace views by new ones all the time, as fast as processes make them. What a step sees then depends on "
-        "their speed; false: on the seed alone.",
+    refresh: float = setting(
+        0.2,
+        "Fraction of the time, at most, that goes into replacing views by new ones that processes make. What a step "
+        "sees then depends on their speed; 0: views are made once, and it depends on the seed alone.",
+        0,
+        1,
     )
     fixed_size: float = setting(6.0, "Pixels: size of keypoints whose size is ignored.", 1)
 

@@ -138,18 +138,22 @@ def validation_views(options: ViewsOptions) -> ViewsOptions:
 
 
 class Refreshed:
-    """Draws batches; before each, replaces views by the new ones that are ready."""
+    """Draws batches; before some, within their share of the time, replaces views by the new ones that are ready."""
 
     def __init__(self, config: MatcherConfig, made: Prepared) -> None:
         self._draw, self._store = PairSampler(made.plan, made.views, config).draw, made.store
         tasks = made.plan.new_tasks(config.views, config.run.seed)
         self._views = MadeViews(tasks, max(_jobs(config) - 1, 1), 2 * CHUNK) if config.views.refresh else None
+        self._share, self._began, self._spent = config.views.refresh, time.perf_counter(), 0.0
         self.count = 0  # of views that were replaced
 
     def draw(self, step: int) -> Batch:
-        if self._views and (ready := self._views.ready(CHUNK)):
+        since = time.perf_counter()
+        in_time = self._spent <= self._share * (since - self._began)
+        if self._views and in_time and (ready := self._views.ready(CHUNK)):
             self._store.store(ready)
             self.count += len(ready)
+            self._spent += time.perf_counter() - since
         return self._draw(step)
 
     def close(self) -> None:
