@@ -68,7 +68,7 @@ class TestInterrupted:
 
 
 SLOW = """
-import signal, time
+import time
 from logpolar.storage import hdf5
 from logpolar.cli import main
 from logpolar.datasets import building, scenes
@@ -82,7 +82,6 @@ def flush_slowly(path):
 def one_by_one(items, size, store):
     in_batches(items, 1, store)
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # shells turn it off for what runs in the background
 hdf5.flush = flush_slowly
 building.in_batches = scenes.in_batches = one_by_one
 main()

@@ -27,12 +27,13 @@ extract = extractor.Extractor.extract
 def slowly(self, image, *more):
     if pathlib.Path(image).name != "0.png":
         pathlib.Path({place!r}, f"worker-{{os.getpid()}}").touch()
-        time.sleep(600)
+        while not pathlib.Path({place!r}, "go").exists():
+            time.sleep(0.05)
     return extract(self, image, *more)
 
 extractor.Extractor.extract = slowly
 """
-"""Python runs this before anything else, in workers too: the first image is described, the others take too long."""
+"""Python runs this before anything else, in workers too: the first image is described, the others wait for a file."""
 
 COMMAND = """
 import hashlib, sys, time
@@ -83,8 +84,11 @@ def assert_ended(process, code, *lines):
 
 
 @contextlib.contextmanager
-def extraction(tmp_path):
-    """``extract`` with two workers, which has finished one image of three, and the output."""
+def extraction(tmp_path, **more):
+    """``extract`` with two workers, which has finished one image of three, and the output.
+
+    The others wait for ``tmp_path / "hooks" / "go"``.
+    """
     photos, hooks, output = tmp_path / "photos", tmp_path / "hooks", tmp_path / "output"
     for folder in (photos, hooks, output):
         folder.mkdir()
@@ -101,7 +105,8 @@ def extraction(tmp_path):
         with FeatureFile(output / "f.h5") as file:
             return file.names() == ["0.png"] and len(list(hooks.glob("worker-*"))) == 2
 
-    with running([str(word) for word in command], tmp_path, env={**os.environ, "PYTHONPATH": paths}) as process:
+    more["env"] = {**os.environ, "PYTHONPATH": paths}
+    with running([str(word) for word in command], tmp_path, **more) as process:
         wait_for(half_done, process)
         yield process, output / "f.h5"
 
@@ -178,13 +183,37 @@ class TestFirst:
             process.send_signal(signal.SIGINT)
             assert_ended(process, 130, "logpolar: stopped")
 
-    def test_is_ignored_where_the_caller_says_so(self, tmp_path):
-        def as_nohup():
-            signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
-        with command("(place / 'here').touch(); time.sleep(600)", tmp_path, preexec_fn=as_nohup) as process:
-            process.send_signal(signal.SIGHUP)
-            process.send_signal(signal.SIGTERM)
+def ignoring(*numbers):
+    """What a caller does before it starts a process: ``nohup`` with SIGHUP, scripts with SIGINT of background jobs."""
+
+    def ignore():
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
+
+    return ignore
+
+
+class TestIgnored:
+    """By the caller, as ``nohup`` and scripts do."""
+
+    @pytest.mark.parametrize("name", ["SIGHUP", "SIGINT"])
+    def test_it_changes_nothing(self, tmp_path, name):
+        """To the group, as a terminal sends it that is closed: the workers go on, too."""
+        number = getattr(signal, name)
+        with extraction(tmp_path, preexec_fn=ignoring(number)) as (process, output):
+            os.killpg(process.pid, number)
+            (tmp_path / "hooks" / "go").touch()
+            assert_ended(process, 0)
+        with FeatureFile(output) as file:
+            assert file.names() == ["0.png", "1.png", "2.png"]
+
+    def test_others_stop_as_ever(self, tmp_path):
+        pytest.importorskip("pycolmap")
+        body = "import_pycolmap('a'); (place / 'here').touch(); time.sleep(600)"
+        with command(body, tmp_path, preexec_fn=ignoring(signal.SIGHUP, signal.SIGINT)) as process:
+            for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+                process.send_signal(number)
             assert_ended(process, 143, "logpolar: stopped")
 
 

@@ -74,3 +74,12 @@ def test_signals_have_their_meaning_again_afterwards():
     assert signal.getsignal(signal.SIGTERM) is before
     with stop_requests(False):
         assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_signals_that_are_ignored_stay_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stop_requests():
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
