@@ -248,6 +248,11 @@ class TestKornia:
         np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-4)
         assert (keypoints.xy <= [300, 200]).all()
         assert method.identity["class"] == name
+        source = open_source(f"kornia:{name},weights={path}{options}", 30, 0.04)
+        alone = source.detect(view)
+        np.testing.assert_array_equal(alone.xy, keypoints.xy)
+        assert set(alone.size.tolist()) == {6.0}
+        assert source.identity["sha256"] == method.identity["sha256"]
 
     def test_refusals(self, tmp_path):
         pytest.importorskip("kornia")

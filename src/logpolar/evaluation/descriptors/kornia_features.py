@@ -2,7 +2,7 @@
 
 Detectors: response functions on kornia's ``MultiResolutionDetector``, with its orientations unless ``upright=true``.
 Frames become keypoints whose size is a sixth of their half-width, so that a patch network with lambda = 12 sees the
-same patch as in kornia.
+same patch as in kornia. Networks of whole features are detectors, too: their keypoints have no size and get one.
 
 Whole features: ``LocalFeature`` classes without weights, and networks with a file of weights, on gray images. The
 options are those of the class. Nothing is ever downloaded.
@@ -24,6 +24,7 @@ from logpolar.errors import LogpolarError, MissingExtraError, in_one_line
 from logpolar.evaluation.descriptors.patch_networks import check_torch, read_weights
 from logpolar.evaluation.descriptors.specs import Spec, plain_value
 from logpolar.evaluation.descriptors.whole_features import Extract, strongest, unit_rows
+from logpolar.images import to_bytes
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import Detector
 from logpolar.types import FloatArray
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 WEIGHTS = "weights"
 """The option for a file of weights."""
+
+_SIZE = 6.0
+"""Pixels: size of keypoints of networks, the one that models are trained with for keypoints without."""
 
 _NEED_WEIGHTS = ("KeyNet", "DISK", "ALIKED", "XFeat")
 
@@ -62,7 +66,15 @@ NETWORKS: dict[str, Callable[[Any, Tensor, int], Found]] = {"DISK": _disk, "ALIK
 
 def open_kornia_detector(spec: Spec, most: int, device: str) -> tuple[Detector, dict[str, Any]]:
     """A detector and its identity."""
-    feature = _kornia(spec, DETECTORS, device)
+    if spec.file in NETWORKS:
+        extract, _, known = open_kornia_feature(spec, most, device)
+
+        def sized(gray: FloatArray) -> Keypoints:
+            found = extract(to_bytes(gray))[0]
+            return Keypoints.from_points(found.xy, _SIZE, response=found.response)
+
+        return sized, {**known, "size": _SIZE}
+    feature = _kornia(spec, (*DETECTORS, *NETWORKS), device)
     weights, identity, options = _read(spec, most)
     spec.check_known((WEIGHTS, "upright"))
     orientation = feature.PassLAF() if options.get("upright") is True else feature.LAFOrienter(19)
