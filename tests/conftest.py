@@ -41,7 +41,7 @@ if hasattr(os, "sched_setaffinity") and (worker := os.environ.get("PYTEST_XDIST_
 if Path("/dev/shm").is_dir() and shutil.disk_usage("/dev/shm").free > 4e9:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/dev/shm")
 
-# Scripts start background jobs with Ctrl-C ignored, nohup ignores SIGHUP, and the processes that tests start would inherit
+# Scripts start background jobs with Ctrl-C ignored, nohup ignores SIGHUP, and processes that tests start would inherit
 # that. They do not inherit handlers: one that does nothing protects the tests as before, and these have the defaults.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 for number in (signal.SIGHUP, signal.SIGTERM):

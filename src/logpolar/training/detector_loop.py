@@ -13,11 +13,11 @@ from logpolar.models.network import DescriptorNetwork
 from logpolar.models.runtimes.processor import prepare_torch_bfloat16
 from logpolar.sampling.patterns import Pattern
 from logpolar.sampling.torch_lookup import TorchPyramids
+from logpolar.training.cuda_graphs import ReplayedStep
 from logpolar.training.detector_crops import Crops, CropSampler, change_crops
 from logpolar.training.detector_loss import matchability_loss, repeatability_loss
 from logpolar.training.detector_options import DetectorConfig
 from logpolar.training.detector_peaks import imitate
-from logpolar.training.loop import EAGER_STEPS, Recording, on_side_stream
 from logpolar.training.optimisation import learning_rate, make_optimizer
 
 MEASURES = ("loss", "imitation", "matchability", "repeatability", "peakiness", "keypoints", "matched", "found again")
@@ -85,8 +85,7 @@ class DetectorTrainer:
         self._fused = config.run.compile and device.type == "cuda"
         self._run = torch.compile(network) if self._fused else network
         self._normalise = torch.compile(normalise_locally) if self._fused else normalise_locally
-        self._recording: Recording | None = None
-        self._eager_steps = 0
+        self._replayed = ReplayedStep(self._compute, self._generator)
         wanted = config.run.precision
         self._half = device.type == "cuda" if wanted == "auto" else wanted == "bfloat16"
         if self._half and device.type == "cpu":
@@ -102,7 +101,7 @@ class DetectorTrainer:
         seed = int(np.random.SeedSequence((self.config.run.seed, self.step)).generate_state(1)[0])
         self._generator.manual_seed(seed)
         self._rate.fill_(self.rate)
-        measures = self._replay() if self._fused else self._compute()
+        measures = self._replayed() if self._fused else self._compute()
         self.step += 1
         return measures
 
@@ -131,15 +130,6 @@ class DetectorTrainer:
         self._optimizer.step()
         values = (loss, imitation, matchability, repeatability, peakiness, keypoints, matched, again)
         return torch.stack([each.detach().float() for each in values])
-
-    def _replay(self) -> Tensor:
-        """``_compute`` as a CUDA graph."""
-        if self._recording is None and self._eager_steps < EAGER_STEPS:
-            self._eager_steps += 1
-            return on_side_stream(self._compute)
-        if self._recording is None:
-            self._recording = Recording(self._compute, self._generator)
-        return self._recording.replay()
 
     @property
     def result(self) -> DetectorNetwork:

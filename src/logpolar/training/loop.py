@@ -14,6 +14,7 @@ from logpolar.models.cards import NetworkOptions
 from logpolar.models.network import DescriptorNetwork
 from logpolar.models.runtimes.processor import prepare_torch_bfloat16
 from logpolar.training.batches import BatchSampler
+from logpolar.training.cuda_graphs import ReplayedStep
 from logpolar.training.loss import descriptor_loss, distillation_loss
 from logpolar.training.optimisation import learning_rate, make_optimizer
 from logpolar.training.options import TrainingConfig
@@ -54,8 +55,7 @@ class Trainer:
         self._fused = config.run.compile and device.type == "cuda"
         self._run = torch.compile(run) if self._fused else run
         self._teacher = self._prepare(teacher) if teacher else None
-        self._recording: Recording | None = None
-        self._eager_steps = 0
+        self._replayed = ReplayedStep(self._compute, self._generator)
         self._updating, self._given_up = threading.Lock(), False
         self._statistics: dict[str, torch.Tensor] = {}  # before the step that a CPU is at
         wanted = config.run.precision
@@ -82,7 +82,7 @@ class Trainer:
         self._rate.fill_(self.rate)
         if self._device.type == "cpu":
             self._statistics = {name: values.clone() for name, values in self._network.named_buffers()}
-        loss = self._replay() if self._fused and self._world.size == 1 else self._compute()
+        loss = self._replayed() if self._fused and self._world.size == 1 else self._compute()
         self.step += 1
         return loss
 
@@ -114,15 +114,6 @@ class Trainer:
             self._statistics = {}
         return loss.detach()
 
-    def _replay(self) -> torch.Tensor:
-        """``_compute`` as a CUDA graph: one launch instead of hundreds, which Python cannot issue fast enough."""
-        if self._recording is None and self._eager_steps < EAGER_STEPS:
-            self._eager_steps += 1
-            return on_side_stream(self._compute)
-        if self._recording is None:
-            self._recording = Recording(self._compute, self._generator)
-        return self._recording.replay()
-
     @property
     def result(self) -> DescriptorNetwork:
         """The network in evaluation mode, until ``resume_training``."""
@@ -153,31 +144,3 @@ class Trainer:
             self._rate.fill_(float(group["lr"]))
             group["lr"] = self._rate
         self.step = int(state["step"])
-
-
-EAGER_STEPS = 3  # before a step is recorded: the optimiser's state must exist by then
-
-
-class Recording:
-    """A CUDA graph of a step."""
-
-    def __init__(self, compute: Callable[[], torch.Tensor], generator: torch.Generator) -> None:
-        self._graph = torch.cuda.CUDAGraph()
-        self._graph.register_generator_state(generator)
-        with torch.cuda.graph(self._graph):
-            self._loss = compute()
-
-    def replay(self) -> torch.Tensor:
-        """One step with the current state of the random generators; a copy of its loss."""
-        self._graph.replay()
-        return self._loss.clone()
-
-
-def on_side_stream(compute: Callable[[], torch.Tensor]) -> torch.Tensor:
-    """CUDA graphs require warm-up steps on a side stream."""
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        loss = compute()
-    torch.cuda.current_stream().wait_stream(stream)
-    return loss
