@@ -40,7 +40,7 @@ from logpolar.matching.collections import open_matches
 from logpolar.matching.pairs import sequential_pairs
 
 SHARD, PAIRS_IN_SHARD, OVERLAP = 8, 40, 4
-OPTIONS = {"model": "logpolar-96-int8", "max_keypoints": 512, "max_size": 480, "min_size": 0}
+OPTIONS = {"model": "logpolar-96-int8", "max_keypoints": 256, "max_size": 400, "min_size": 0}
 
 
 class Deadly:
@@ -98,9 +98,13 @@ def dask_address(count: int) -> Iterator[tuple[str, Proxy]]:
     import dask
     from distributed import LocalCluster
 
-    once = {"distributed.scheduler.allowed-failures": 1}  # a worker takes seconds to start again
+    options = {
+        "distributed.scheduler.allowed-failures": 1,  # a worker takes seconds to start again
+        # A LocalCluster gives up a worker that is just starting again so long after an earlier death
+        "distributed.deploy.lost-worker-timeout": "1 hour",
+    }
     with (
-        dask.config.set(once),
+        dask.config.set(options),
         LocalCluster(count, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster,
     ):
         proxy = Proxy(int(cluster.scheduler_address.rpartition(":")[2]))

@@ -22,7 +22,8 @@ import numpy as np
 
 from common import save_section
 from logpolar.features.collections import open_features
-from logpolar.matching.retrieval import averaged, find_centres, nearest_rows, pool_images, shipped_centres
+from logpolar.matching.retrieval import find_centres, pool_images, shipped_centres
+from logpolar.matching.similar_vectors import averaged, nearest_rows
 
 POINTS, PLACES = 30, 20
 TEST = [

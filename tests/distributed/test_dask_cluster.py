@@ -11,7 +11,7 @@ import pytest
 from helpers import assert_same_content
 from logpolar.cli.options import open_extractor
 from logpolar.distributed import Workers, on_workers
-from logpolar.errors import LogpolarError
+from logpolar.errors import LogpolarError, LogpolarWarning
 from logpolar.features.batch import extract_images
 from logpolar.matching.merging import merge_sources
 from process_tasks import die_at_five, refuse_five, slow_at_first
@@ -85,6 +85,17 @@ class TestDaskCluster:
         assert found == [(task, task**2) for task in range(40)]
         assert len(proxy.open) > before
         proxy.server.close()
+
+    def test_without_workers_it_says_so_and_waits_for_new_ones(self, monkeypatch):
+        monkeypatch.setattr("logpolar.distributed.dask_cluster._PATIENCE", 2)
+        quietly = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": 50}
+        with distributed.LocalCluster(processes=False, protocol="tcp", **quietly) as cluster:
+            found = on_workers(abs, range(-20, 0), Workers(1, f"dask:{cluster.scheduler_address}"))
+            assert next(found) == (-20, 20)
+            cluster.scale(0)
+            threading.Timer(5, cluster.scale, [1]).start()
+            with pytest.warns(LogpolarWarning, match="no workers left; waiting for new ones"):
+                assert list(found) == [(task, -task) for task in range(-19, 0)]
 
     def test_workers_write_shards_with_the_bits_of_a_file(self, address, photo, tmp_path):
         images = {f"{number}.png": tmp_path / f"{number}.png" for number in range(5)}

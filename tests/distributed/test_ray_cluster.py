@@ -6,12 +6,13 @@ import sys
 import pytest
 
 from logpolar.distributed import Workers, on_workers
+from logpolar.errors import LogpolarError
 from process_tasks import die_at_five, refuse_five
 
 pytest.importorskip("ray", reason="needs the extra 'ray'")
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="module")
 def cluster():
     import ray
 
@@ -21,6 +22,13 @@ def cluster():
     ray.shutdown()
 
 
+@pytest.mark.parametrize("wrong", ["127.0.0.1:1", "ray://127.0.0.1:1", "127.0.0.1:99999", "nonsense", "a:b"])
+def test_a_wrong_address_is_an_error_in_words(wrong):
+    with pytest.raises(LogpolarError, match="no cluster answers there; start one with `ray start --head`"):
+        list(on_workers(abs, [1, 2], Workers(1, f"ray:{wrong}")))
+
+
+@pytest.mark.usefixtures("cluster")
 class TestRayCluster:
     def test_results_come_in_order_and_the_task_that_kills_its_worker_is_found(self):
         found = list(on_workers(die_at_five, range(12), Workers(1, "ray:auto", 3), if_lost=lambda task: "lost"))

@@ -9,7 +9,8 @@ import pytest
 
 from feature_files import NAMES, SETTINGS, make_features, write_feature_file
 from logpolar.cli.options import open_extractor
-from logpolar.errors import StorageError
+from logpolar.distributed import Workers
+from logpolar.errors import LogpolarError, StorageError
 from logpolar.features.batch import extract_images
 from logpolar.features.collections import FeatureCollection, FeatureCollectionWriter, open_features
 from logpolar.features.files import FeatureFile, FeatureWriter
@@ -88,6 +89,19 @@ class TestExtraction:
         assert len(report.failed) == 1
         assert not (tmp_path / "shards").exists()
 
+    def test_an_error_before_the_first_shard_leaves_nothing(self, images, tmp_path):
+        with pytest.raises(LogpolarError, match="is no executor"):
+            extract_images(images, tmp_path / "shards", open_small, Workers(1, "none:x"), shard_size=2)
+        assert not (tmp_path / "shards").exists()
+
+    def test_an_error_leaves_a_shard_that_is_begun(self, tmp_path):
+        with pytest.raises(KeyboardInterrupt), FeatureCollectionWriter(tmp_path / "c", SETTINGS) as collection:
+            with FeatureWriter(new_part(collection.path), SETTINGS) as shard:
+                shard.add("a.jpg", make_features(0))
+            raise KeyboardInterrupt
+        with FeatureCollectionWriter(tmp_path / "c", SETTINGS) as collection:
+            assert collection.finished == {"a.jpg"}
+
 
 @pytest.fixture
 def collection(tmp_path):
@@ -128,7 +142,7 @@ class TestReading:
         with FeatureCollection(collection) as source:
             with pytest.raises(StorageError, match=r"shard is missing; `logpolar collection check .* --drop`"):
                 source.read("a.jpg")
-            with pytest.raises(StorageError, match=rf"{damaged.name}: not an HDF5 file"):
+            with pytest.raises(StorageError, match=rf"{damaged.name}: this shard is damaged; `.* --drop`"):
                 source.read("deep/b.jpg")
             assert len(source.read("c.jpg")) == 20
         assert sound.exists()

@@ -1,18 +1,13 @@
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 
-from logpolar.matching import retrieval
-from logpolar.matching.retrieval import (
-    averaged,
-    near_identical,
-    nearest_rows,
-    pool,
-    pool_images,
-    shipped_centres,
-    similar_pairs,
-)
+from logpolar.errors import MissingExtraError
+from logpolar.matching import retrieval, similar_vectors
+from logpolar.matching.retrieval import pool, pool_images, shipped_centres, similar_pairs
 from logpolar.models import load_model
 
 
@@ -59,40 +54,15 @@ class TestRetrieval:
         assert copies == [("0-0", "copy of 0-0"), ("0-0", "second copy of 0-0")]
         assert set(pairs) - set(copies) == set(similar_pairs(list(IMAGES), IMAGES.__getitem__, 2))
 
+    def test_of_more_images_than_are_compared_all_with_all_without_faiss(self, monkeypatch):
+        """Found before the first image is read, which would take hours."""
+        monkeypatch.setattr(similar_vectors, "MOST_EXACT", 11)
+        monkeypatch.setitem(sys.modules, "faiss", None)
+        with pytest.raises(MissingExtraError, match=r"12 images, more than 11, .*pip install 'logpolar\[faiss\]'"):
+            similar_pairs(list(IMAGES), {}.__getitem__, 2)
 
-def unit(shape, seed=0):
-    vectors = np.random.default_rng(seed).normal(size=shape)
-    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
 
-
-class TestVectors:
-    @pytest.mark.parametrize("values", [1, 100, 2**20])
-    def test_nearest_in_blocks_are_those_of_a_sort(self, monkeypatch, values):
-        monkeypatch.setattr(retrieval, "_BLOCK_VALUES", values)
-        vectors = unit((23, 8))
-        rows, similarities = nearest_rows(vectors, 5)
-        everything = vectors.astype(np.float64) @ vectors.T
-        np.fill_diagonal(everything, -9)
-        assert rows.tolist() == np.argsort(-everything, axis=1)[:, :5].tolist()
-        np.testing.assert_allclose(similarities, np.take_along_axis(everything, rows, 1), atol=1e-6)
-        assert nearest_rows(vectors, 99)[0].shape == (23, 22)
-
-    def test_average_is_the_formula_by_loop(self):
-        vectors = unit((9, 4))
-        for row, found in enumerate(averaged(vectors, 2)):
-            others = sorted((float(vectors[row] @ each), i) for i, each in enumerate(vectors) if i != row)[-2:]
-            expected = vectors[row] + sum(max(weight, 0) * vectors[i] for weight, i in others)
-            np.testing.assert_allclose(found, expected / np.linalg.norm(expected), atol=1e-5)
-
-    def test_of_an_empty_image_stays_zero(self):
-        vectors = np.concatenate([unit((5, 4)), np.zeros((1, 4), np.float32)])
-        assert not averaged(vectors)[5].any()
-        assert near_identical(vectors) == {}
-
-    def test_copies_of_copies_belong_to_the_first(self):
-        vectors = np.stack([unit((1, 64))[0]] * 3 + [unit((1, 64), 1)[0]])
-        assert near_identical(vectors) == {1: 0, 2: 0}
-
+class TestPooledImages:
     def test_of_very_many_images_are_projected(self, monkeypatch):
         monkeypatch.setattr(retrieval, "_FEW_IMAGES", 3)
         monkeypatch.setattr(retrieval, "_PROJECTED", 512)

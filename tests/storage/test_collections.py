@@ -73,7 +73,7 @@ class TestBadManifest:
     @pytest.mark.parametrize(
         ("line", "words"),
         [
-            ({"version": 2}, "a manifest of version 2, but this logpolar reads version 1"),
+            ({"version": 2}, "version 2, but this logpolar reads version 1; .* try `logpolar collection merge .*"),
             ({"format": "zip"}, "not the manifest of a collection"),
             ({"kind": "logpolar-matches"}, "not a collection of feature files, but of logpolar-matches"),
             ({"settings": None}, r"damaged \(line 1\)"),
@@ -101,7 +101,7 @@ class TestBadManifest:
     def test_with_a_crafted_line(self, place, change):
         first, line, _ = (place / MANIFEST).read_text().splitlines(keepends=True)
         (place / MANIFEST).write_text(first + json.dumps(json.loads(line) | change) + "\n")
-        with pytest.raises(StorageError, match=r"damaged \(line 2\)"):
+        with pytest.raises(StorageError, match=r"damaged \(line 2\); .*: `logpolar collection merge .*\*\.h5 -o NEW`"):
             read_manifest(place, KIND)
 
     @pytest.mark.parametrize("content", [b"", b"\xff\n", b"[]\n", b"[" * 100_000 + b"\n"])
@@ -116,6 +116,9 @@ class TestBadManifest:
             read_manifest(tmp_path, KIND)
         with pytest.raises(StorageError, match="no such folder"):
             read_manifest(tmp_path / "none", KIND)
+        (tmp_path / "features.h5").touch()
+        with pytest.raises(StorageError, match=r"features\.h5: a file; collections are folders"):
+            read_manifest(tmp_path / "features.h5", KIND)
 
 
 class TestFault:

@@ -247,6 +247,17 @@ class TestWritersThatGo:
         assert names_in(path.parent) == ["diary.h5"]
         assert entries_in(path) == [0, 1]
 
+    def test_an_error_before_the_first_addition_leaves_no_empty_file(self, path):
+        """Which would refuse other settings."""
+        with pytest.raises(KeyboardInterrupt), DiaryWriter(path, SETTINGS):
+            raise KeyboardInterrupt
+        assert names_in(path.parent) == []
+        with DiaryWriter(path, SETTINGS):
+            pass
+        with pytest.raises(KeyboardInterrupt), DiaryWriter(path, SETTINGS):
+            raise KeyboardInterrupt
+        assert names_in(path.parent) == [path.name]  # of an earlier run
+
     def test_a_start_that_fails_leaves_nothing(self, path, monkeypatch):
         def full(place):
             raise OSError(28, "No space left on device")

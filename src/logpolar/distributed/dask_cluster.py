@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import pickle
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
+from dataclasses import dataclass
 from typing import Any
 
 from logpolar.distributed.clusters import ClusterRun, run_pickled
 from logpolar.distributed.work import Job, Pending
-from logpolar.errors import LogpolarError, MissingExtraError
+from logpolar.errors import LogpolarError, LogpolarWarning, MissingExtraError
 
 try:
-    from distributed import Client, KilledWorker
+    from distributed import Client, Future, KilledWorker
+    from distributed import TimeoutError as NotYet
     from distributed.comm.core import CommClosedError
 except ImportError as missing:
     raise MissingExtraError("a Dask cluster", "dask") from missing
 
 _PATIENCE = 30
-"""Seconds to wait for the scheduler and the first worker."""
+"""Seconds to wait for the scheduler and the first worker, and without any worker before that is said."""
 
 
 class DaskCluster:
@@ -31,6 +35,7 @@ class DaskCluster:
     def __init__(self, address: str, job: Job) -> None:
         self._address, self._run = address, pickle.dumps(ClusterRun(job))
         logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what it reports is handled here
+        self._threads = 1
         self._open()
 
     def _open(self) -> None:
@@ -44,11 +49,14 @@ class DaskCluster:
             ) from error
 
     def capacity(self) -> int:
-        return max(2 * int(sum(self._client.nthreads().values())), 2)
+        with contextlib.suppress(OSError):  # the connection is cut: who asks for a result will see it
+            self._threads = int(sum(self._client.nthreads().values()))
+        return max(2 * self._threads, 2)
 
     def submit(self, tasks: Sequence[Any]) -> Pending:
-        sent: Pending = self._client.submit(run_pickled, self._run, pickle.dumps(tasks), pure=False)
-        return sent
+        return DaskBatch(
+            self._client.submit(run_pickled, self._run, pickle.dumps(tasks), pure=False), self._client.nthreads
+        )
 
     def recover(self) -> None:
         """A worker that died is Dask's concern; a connection that was cut is made again."""
@@ -58,3 +66,24 @@ class DaskCluster:
 
     def close(self, done: bool) -> None:
         self._client.close(timeout=10 if done else 1)  # what nobody waits for any more is dropped
+
+
+@dataclass(frozen=True)
+class DaskBatch:
+    """A batch under way. Without workers it waits for new ones, such as those that a queue will start."""
+
+    future: Future
+    workers: Callable[[], Any]
+
+    def result(self) -> list[Any]:
+        while True:
+            try:
+                found: list[Any] = self.future.result(timeout=_PATIENCE)
+                return found
+            except NotYet:
+                if self.future.done():  # the work's own
+                    raise
+                if not self.workers():
+                    warnings.warn(
+                        "the cluster has no workers left; waiting for new ones", LogpolarWarning, stacklevel=2
+                    )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import pickle
+import re
+import socket
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +22,9 @@ except ImportError as missing:
 _REPEATS = 2
 """How often Ray repeats a batch whose worker died, on another one."""
 
+_PATIENCE = 10
+"""Seconds to wait for an address: Ray itself tries for minutes, and says so in many lines."""
+
 
 class RayCluster:
     """An ``Engine``: a batch is a task of Ray. The address "local" starts Ray on this machine for the run."""
@@ -31,8 +36,10 @@ class RayCluster:
         self._run, self._own = pickle.dumps(ClusterRun(job)), not ray.is_initialized()
         try:
             if self._own:
+                if place := re.fullmatch(r"(?:ray://)?([^:/]+):(\d+)", address):
+                    socket.create_connection((place[1], int(place[2])), _PATIENCE).close()
                 ray.init(address=address, logging_level=logging.CRITICAL, log_to_driver=False)
-        except (ConnectionError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, OverflowError, RuntimeError) as error:
             raise LogpolarError(
                 f"ray:{address}: no cluster answers there; start one with `ray start --head`"
             ) from error

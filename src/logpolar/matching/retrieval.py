@@ -12,34 +12,23 @@ that images of one place agree on what they have in common (Turcot and Lowe, 200
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 
+from logpolar.matching.similar_vectors import averaged, check_search, near_identical, nearest_rows, unit
 from logpolar.types import FloatArray
 
 _CENTRES = 64
 _SAMPLE = 50_000
 """Descriptors used by k-means."""
 
-_AVERAGED = 5
-"""Most similar images that a vector is averaged with."""
-
 _FEW_IMAGES = 10_000
 _PROJECTED = 2048
 """Length to which vectors of more images than that are projected, at random: the memory would not hold them."""
-
-_BLOCK_VALUES = 2**26
-"""Similarities in memory at a time."""
-
-_IDENTICAL = 0.9
-"""Similarity of near-identical photos."""
-
-Rows = NDArray[np.intp]
 
 
 def similar_pairs(
@@ -57,15 +46,16 @@ def similar_pairs(
     """
     if len(names) < 2:
         return []
+    check_search(len(names))
     if centres is None:
         centres = find_centres(names, read_descriptors, seed)
     vectors = pool_images(names, read_descriptors, centres)
     copies = near_identical(vectors) if deduplicate else {}
     kept = np.array([row for row in range(len(names)) if row not in copies], np.intp)
-    vectors = averaged(vectors[kept])
+    vectors = averaged(vectors[kept] if copies else vectors)
     found = set(copies.items())
     for row, others in enumerate(nearest_rows(vectors, neighbours)[0]):
-        found |= {(int(kept[row]), int(kept[other])) for other in others}
+        found |= {(int(kept[row]), int(kept[other])) for other in others if other != row}
     return [(names[i], names[j]) for i, j in sorted({(min(pair), max(pair)) for pair in found})]
 
 
@@ -100,57 +90,15 @@ def pool(descriptors: FloatArray, centres: FloatArray) -> FloatArray:
 
 def pool_images(names: Sequence[str], read_descriptors: Callable[[str], FloatArray], centres: FloatArray) -> FloatArray:
     """Vectors of images, one a row; of very many, projected to fewer values."""
-    if len(names) <= _FEW_IMAGES or centres.size <= _PROJECTED:
-        return np.stack([pool(read_descriptors(name), centres) for name in names])
-    random = np.random.default_rng(0)
-    projection = random.standard_normal((centres.size, _PROJECTED), np.float32) / np.float32(_PROJECTED**0.5)
-    return np.stack([_unit(pool(read_descriptors(name), centres) @ projection) for name in names])
-
-
-def _unit(vectors: FloatArray) -> FloatArray:
-    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12), np.float32)
-
-
-def averaged(vectors: FloatArray, count: int = _AVERAGED) -> FloatArray:
-    """Each unit vector averaged with its ``count`` nearest ones, weighted by their similarity; of unit length."""
-    rows, similarities = nearest_rows(vectors, count)
-    found = vectors.copy()
-    for rank in range(rows.shape[1]):
-        found += np.maximum(similarities[:, rank, None], 0) * vectors[rows[:, rank]]
-    return _unit(found)
-
-
-def nearest_rows(vectors: FloatArray, count: int) -> tuple[Rows, FloatArray]:
-    """The ``count`` nearest others (N, count) of each unit vector, and their similarities; exact, in blocks."""
-    count = min(count, len(vectors) - 1)
-    rows, similarities = (np.zeros((len(vectors), count), kind) for kind in (np.intp, np.float32))
-    for start, block in _blocks(vectors):
-        best = np.argpartition(-block, count, axis=1)[:, : count + 1] if count + 1 < block.shape[1] else None
-        columns = np.broadcast_to(np.arange(block.shape[1]), block.shape) if best is None else np.sort(best, axis=1)
-        values = np.take_along_axis(block, columns, axis=1)
-        order = np.argsort(-values, axis=1, kind="stable")[:, :count]
-        rows[start : start + len(block)] = np.take_along_axis(columns, order, axis=1)
-        similarities[start : start + len(block)] = np.take_along_axis(values, order, axis=1)
-    return rows, similarities
-
-
-def _blocks(vectors: FloatArray) -> Iterator[tuple[int, FloatArray]]:
-    """Similarities of some rows with all; with themselves: below all others."""
-    step = max(_BLOCK_VALUES // len(vectors), 1)
-    for start in range(0, len(vectors), step):
-        block = vectors[start : start + step] @ vectors.T
-        block[np.arange(len(block)), np.arange(start, start + len(block))] = -2
-        yield start, block
-
-
-def near_identical(vectors: FloatArray) -> dict[int, int]:
-    """Rows of photos that repeat an earlier one, with the row of that."""
-    first: dict[int, int] = {}
-    for start, block in _blocks(vectors):
-        for row, other in np.argwhere(block > _IDENTICAL).tolist():
-            if other < start + row and other not in first:
-                first.setdefault(start + row, other)
-    return first
+    projection = None
+    if len(names) > _FEW_IMAGES and centres.size > _PROJECTED:
+        random = np.random.default_rng(0)
+        projection = random.standard_normal((centres.size, _PROJECTED), np.float32) / np.float32(_PROJECTED**0.5)
+    found = np.empty((len(names), centres.size if projection is None else _PROJECTED), np.float32)
+    for row, name in enumerate(names):
+        vector = pool(read_descriptors(name), centres)
+        found[row] = vector if projection is None else unit(vector @ projection)
+    return found
 
 
 def find_centres(names: Sequence[str], read_descriptors: Callable[[str], FloatArray], seed: int = 0) -> FloatArray:

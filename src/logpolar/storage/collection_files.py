@@ -60,7 +60,10 @@ class CollectionReader(Generic[File]):
             place = self.path / self.shards[number].file
             if not place.exists():
                 raise StorageError(f"{place}: this shard is missing; {repair_hint(self.path)}")
-            self._open[number] = self._open_shard(place)
+            try:
+                self._open[number] = self._open_shard(place)
+            except StorageError as error:
+                raise StorageError(f"{place}: this shard is damaged; {repair_hint(self.path)}") from error
             if len(self._open) > _OPEN_SHARDS:
                 self._open.popitem(last=False)[1].close()
         self._open.move_to_end(number)
@@ -170,8 +173,8 @@ class CollectionWriter:
         self.finished.update(shard.items)
 
     def discard(self) -> None:
-        """Remove a collection that was made here and is empty."""
-        if self._made and not self._shards:
+        """Remove a collection that was made here and is empty, and in which nobody has begun a shard."""
+        if self._made and not unlisted(self.path, self._shards) and not self._shards:
             drop_parts(self.path)
             (self.path / MANIFEST).unlink(missing_ok=True)
 
@@ -186,6 +189,8 @@ class CollectionWriter:
                 for path in unlisted(self.path, self._shards):
                     path.unlink(missing_ok=True)
                 drop_parts(self.path)
+            else:
+                self.discard()
         finally:
             self._lock.release()
         if self._made and not (self.path / MANIFEST).exists():

@@ -91,6 +91,8 @@ def _read_header(path: Path) -> tuple[Header, Iterator[bytes]]:
     place = path / MANIFEST
     if not place.is_file():
         reason = "a folder, but not a collection: it has no manifest.jsonl" if path.is_dir() else "no such folder"
+        if path.is_file():
+            reason = "a file; collections are folders"
         raise StorageError(f"{path}: {reason}")
     lines = _lines(place)
     first = _parsed(place, next(lines, b""), 1)
@@ -99,11 +101,11 @@ def _read_header(path: Path) -> tuple[Header, Iterator[bytes]]:
     if first.get("version") != VERSION:
         raise StorageError(
             f"{place}: a manifest of version {first.get('version')}, but this logpolar reads version {VERSION}; "
-            "install the logpolar that wrote it, or merge the shards into a new collection"
+            f"install the logpolar that wrote it, or try {_salvage(path)}"
         )
     kind, settings = first.get("kind"), first.get("settings")
     if not isinstance(kind, str) or not isinstance(settings, dict):
-        raise StorageError(f"{place}: this manifest is damaged (line 1)")
+        raise _damaged(place, 1)
     return Header(kind, settings), lines
 
 
@@ -121,10 +123,19 @@ def _parsed(place: Path, line: bytes, number: int) -> dict[str, Any]:
     try:
         found = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise StorageError(f"{place}: this manifest is damaged (line {number})") from error
+        raise _damaged(place, number) from error
     if not isinstance(found, dict):
-        raise StorageError(f"{place}: this manifest is damaged (line {number})")
+        raise _damaged(place, number)
     return found
+
+
+def _damaged(place: Path, line: int) -> StorageError:
+    words = f"this manifest is damaged (line {line}); its shards may be sound: {_salvage(place.parent)}"
+    return StorageError(f"{place}: {words}")
+
+
+def _salvage(path: Path) -> str:
+    return f"`logpolar collection merge {path}/*.h5 -o NEW`"
 
 
 def _shards(path: Path, lines: Iterable[bytes]) -> Iterator[Shard]:
@@ -136,7 +147,7 @@ def _shards(path: Path, lines: Iterable[bytes]) -> Iterator[Shard]:
         except (LookupError, TypeError, ValueError, AttributeError):
             sound = None
         if not sound:
-            raise StorageError(f"{path / MANIFEST}: this manifest is damaged (line {number})")
+            raise _damaged(path / MANIFEST, number)
         yield shard
 
 

@@ -113,6 +113,7 @@ class Hdf5Writer:
         )
         self._behind: list[Write] = []  # additions that the spare copy lacks
         self._resumed = False
+        self._is_new = False  # made by this writer, and without additions
         self._lock = Lock(self.path)
         try:
             self._drop_temporary()
@@ -132,6 +133,7 @@ class Hdf5Writer:
         try:
             if not self._current.exists():
                 self._add(self._start)
+                self._is_new = True
         except BaseException:
             self._close()
             raise
@@ -149,6 +151,8 @@ class Hdf5Writer:
             if kind is None and self._current != self.path:
                 self._current.replace(self.path)
                 _flush_folder(self.path)
+            elif kind is not None and self._is_new:
+                self._current.unlink(missing_ok=True)  # it would refuse the next run, if that has other settings
         finally:
             self._close()
 
@@ -189,6 +193,7 @@ class Hdf5Writer:
                 raise StorageError(f"{self.path}: cannot be written ({in_words(error)})") from error
             raise
         self._behind = [write]
+        self._is_new = False
 
     def _earlier_damage(self) -> contextlib.AbstractContextManager[None]:
         """An earlier file may be damaged where nothing has been read, but something is to be written."""
