@@ -116,6 +116,17 @@ class TestGraph:
         spread = max(np.linalg.norm(group - group.mean(axis=0), axis=1).max() for group in groups)
         assert np.linalg.norm(groups[0].mean(axis=0) - groups[1].mean(axis=0)) > 2 * spread
 
+    @pytest.mark.parametrize("alone", [1, 20, 300])
+    def test_photos_without_pairs_leave_the_room_to_the_others(self, alone):
+        links = np.array([[0, 1], [1, 2], [0, 2]])
+        places = graph_layout(3 + alone, links, np.ones(3))
+        assert places.min() >= 0
+        assert places.max() == 1
+        assert np.ptp(places[:3, 0]) == 1
+        assert np.ptp(places[:3, 1]) > 0.55
+        assert places[3:, 1].min() > places[:3, 1].max()
+        assert len(np.unique(places[3:], axis=0)) == alone
+
     @pytest.mark.parametrize("count", [1, 2])
     def test_few_photos(self, count):
         assert np.isfinite(graph_layout(count, np.zeros((0, 2), int), np.zeros(0))).all()
@@ -136,6 +147,12 @@ class TestPage:
         assert (data["lenses"][0]["view"], data["lenses"][0]["photos"]) == (56.1, 9)
         assert [finding["level"] for finding in data["findings"]] == ["problem", "warning"]
         json.dumps(data, allow_nan=False)
+
+    def test_the_error_is_that_of_the_model_which_other_models_do_not_change(self):
+        facts = make_facts()
+        facts = replace(facts, models=[replace(facts.models[0], error=0.4)])
+        assert "mean reprojection error 0.40 px" in scene_data(facts, {}, SOURCE)["verdict"]
+        assert "error" not in scene_data(make_facts(), {}, SOURCE)["verdict"]
 
     def test_without_a_model_without_points_and_without_anything(self):
         facts = make_facts(points=0)

@@ -53,6 +53,20 @@ def test_error_of_a_photo_is_that_of_its_points(place, facts):
     assert 0.3 < photo.error < 1
 
 
+def test_error_of_a_model_is_colmaps(place, tmp_path):
+    """A mean over points, which differs from one over photos where some photos see few points."""
+    model = pycolmap.Reconstruction(str(place / "sparse" / "3"))
+    first = min(model.images)
+    for number in sorted(model.points3D)[:40]:
+        track = model.points3D[number].track.elements
+        model.delete_observation(first, next(each.point2D_idx for each in track if each.image_id == first))
+    model.update_point_3d_errors()
+    model.write(str(tmp_path))
+    facts = survey(find_models(tmp_path))
+    assert facts.models[0].error == pytest.approx(model.compute_mean_reprojection_error())
+    assert facts.models[0].error != pytest.approx(np.mean([photo.error for photo in facts.photos]), abs=1e-6)
+
+
 def test_pairs_have_inliers_and_common_points(place, facts):
     assert len(facts.pairs) == 10
     model = facts.models[0]
@@ -95,6 +109,7 @@ def test_photos_of_points_that_are_gone(place, tmp_path):
     (tmp_path / "points3D.txt").write_text("")
     facts = survey(find_models(tmp_path))
     assert (len(facts.models[0].points), facts.photos[0].points, facts.photos[0].error) == (0, 0, None)
+    assert facts.models[0].error is None
 
 
 def test_folders_without_a_model(tmp_path):

@@ -67,6 +67,7 @@ class SceneModel:
     photos: Rows  # (C,), rows of the list of photos
     poses: Matrix  # (C, 3, 4), world to camera
     observed: list[Rows]  # for each of these photos, rows of the points it observes, sorted
+    error: float | None = None  # mean reprojection error in pixels: mean over points of the mean over their photos
 
     @property
     def centres(self) -> Matrix:

@@ -24,6 +24,8 @@ MAX_POINTS = 300_000
 """Points on a page; of more, those that most photos see."""
 MAX_GRAPH = 1000
 """Photos of a match graph that is drawn; the matrix shows more."""
+_ALONE = 16
+"""Places in a row of photos without verified pairs, at least."""
 _PHOTO_BYTES = 12e6
 """All photos of a page together, about."""
 _QUALITY = 75
@@ -91,8 +93,8 @@ def verdict(facts: Facts) -> str:
     parts = [f"{placed} of {len(facts.photos)} photos registered"]
     if facts.models:
         parts.append(f"{len(facts.models[0].points)} points")
-        errors = [photo.error for photo in facts.photos if photo.error is not None]
-        parts += [f"mean reprojection error {np.mean(errors):.2f} px"] if errors else []
+        error = facts.models[0].error
+        parts += [] if error is None else [f"mean reprojection error {error:.2f} px"]
     if len(facts.models) > 1:
         parts.append(f"{len(facts.models)} models, of which this is the largest, number {facts.models[0].number}")
     return "; ".join(parts)
@@ -260,8 +262,23 @@ def _graph(facts: Facts) -> dict[str, Any] | None:
     return pack_array(graph_layout(len(facts.photos), facts.pairs.rows[facts.verified], weights).astype(np.float32))
 
 
-def graph_layout(count: int, links: Rows, weights: Matrix, rounds: int = 80) -> Matrix:
-    """Places (N, 2) in 0 to 1 by force-directed layout: nodes repel each other, links pull by their weights."""
+def graph_layout(count: int, links: Rows, weights: Matrix) -> Matrix:
+    """Places (N, 2) in 0 to 1, y down: linked nodes by their links, nodes without any in rows along the lower edge."""
+    linked = np.unique(links)
+    if not 0 < len(linked) < count:
+        return _spread(count, links, weights)
+    alone = np.setdiff1d(np.arange(count), linked)
+    columns = max(_ALONE, int(np.ceil(np.sqrt(3 * len(alone)))))
+    row, column = np.divmod(np.arange(len(alone)), columns)
+    places = np.zeros((count, 2))
+    places[alone] = np.stack([column, columns - 1 - row[-1] + row], axis=1) / (columns - 1)
+    upper = 1 - (row[-1] + 2) / columns  # leaves a row free
+    places[linked] = _spread(len(linked), np.searchsorted(linked, links), weights) * (1, upper)
+    return places
+
+
+def _spread(count: int, links: Rows, weights: Matrix, rounds: int = 80) -> Matrix:
+    """Force-directed layout: nodes repel each other, links pull by their weights."""
     angle = 2 * np.pi * np.arange(count) / max(count, 1)
     places = np.stack([np.cos(angle), np.sin(angle)], axis=1)
     pull = np.zeros((count, count))

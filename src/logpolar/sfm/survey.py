@@ -117,6 +117,7 @@ def _read_model(known: _Known, model: Any, number: int, rows: Mapping[str, int],
     xyz = np.array([point.xyz for point in points], np.float64).reshape(-1, 3)
     images = sorted((model.images[each] for each in model.reg_image_ids()), key=lambda image: rows[str(image.name)])
     poses, observed = [], []
+    total, counts = np.zeros(len(points)), np.zeros(len(points))
     for image in images:
         pose = np.array(image.cam_from_world().matrix(), np.float64)
         seen = [(position[each.point3D_id], *each.xy) for each in image.points2D if each.point3D_id in position]
@@ -124,9 +125,13 @@ def _read_model(known: _Known, model: Any, number: int, rows: Mapping[str, int],
         here = table[:, 0].astype(np.intp)
         poses.append(pose)
         observed.append(np.unique(here))
+        errors = _reprojection_errors(model.cameras[image.camera_id], pose, xyz[here], table[:, 1:])
+        finite = np.isfinite(errors)
+        np.add.at(total, here[finite], errors[finite])
+        np.add.at(counts, here[finite], 1)
         facts = known.photos[str(image.name)]
         if facts.model is None:  # else it is also in a larger model
-            error = _reprojection_error(model.cameras[image.camera_id], pose, xyz[here], table[:, 1:])
+            error = float(errors[finite].mean()) if finite.any() else None
             fresh = replace(facts, model=number, points=len(here), error=error, lens=int(image.camera_id))
             known.photos[facts.name] = fresh
     if not (np.isfinite(xyz).all() and np.isfinite(poses).all()):
@@ -139,16 +144,16 @@ def _read_model(known: _Known, model: Any, number: int, rows: Mapping[str, int],
         np.array([rows[str(image.name)] for image in images], np.intp),
         np.array(poses, np.float64).reshape(-1, 3, 4),
         observed,
+        float((total[counts > 0] / counts[counts > 0]).mean()) if counts.any() else None,
     )
 
 
-def _reprojection_error(camera: Any, pose: Matrix, points: Matrix, xy: Matrix) -> float | None:
+def _reprojection_errors(camera: Any, pose: Matrix, points: Matrix, xy: Matrix) -> Matrix:
+    """Pixels (N,); not finite for points that the camera cannot see."""
     if not len(points):
-        return None
+        return np.zeros(0)
     found = np.asarray(camera.img_from_cam(points @ pose[:, :3].T + pose[:, 3]))
-    distance = np.linalg.norm(found - xy, axis=1)
-    distance = distance[np.isfinite(distance)]
-    return float(distance.mean()) if len(distance) else None
+    return np.asarray(np.linalg.norm(found - xy, axis=1))
 
 
 def _pairs(known: _Known, models: Iterable[SceneModel], rows: Mapping[str, int]) -> PairFacts:
