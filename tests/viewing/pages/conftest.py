@@ -50,6 +50,39 @@ def opened(browser):
     return context
 
 
+CONTRASTS = """() => {
+  const parts = (text) => text.match(/[\\d.]+/g).map(Number);
+  const over = (top, below) => { const a = top[3] ?? 1; return [0, 1, 2].map((n) => a * top[n] + (1 - a) * below[n]); };
+  const linear = (v) => (v / 255 <= 0.04045 ? v / 255 / 12.92 : ((v / 255 + 0.055) / 1.055) ** 2.4);
+  const luminance = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
+  const own = (each) => parts(getComputedStyle(each).backgroundColor);
+  const ground = (each) => (each ? over(own(each), ground(each.parentElement)) : [255, 255, 255]);
+  const found = [], texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const parent = texts.currentNode.parentElement;
+    if (!texts.currentNode.data.trim() || !parent.checkVisibility() || parent.closest("script, :disabled")) continue;
+    const behind = ground(parent), ink = over(parts(getComputedStyle(parent).color), behind);
+    const [low, high] = [luminance(behind), luminance(ink)].sort((a, b) => a - b);
+    found.push([(high + 0.05) / (low + 0.05), texts.currentNode.data.trim().slice(0, 40)]);
+  }
+  return found.sort((a, b) => a[0] - b[0]);
+}"""
+"""Of every visible text its contrast by WCAG 2 as the browser draws it, the lowest first."""
+
+
+@pytest.fixture(scope="package")
+def contrasts():
+    """What ``CONTRASTS`` finds on a page, in light and in dark."""
+
+    def measure(page):
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            yield from page.evaluate(CONTRASTS)
+        page.emulate_media(color_scheme="light")
+
+    return measure
+
+
 @pytest.fixture(scope="package")
 def scene_page(tmp_path_factory):
     """The page of a scene whose photos have hostile names; those that a file system takes are there."""

@@ -55,6 +55,13 @@ def test_pictures_have_alternative_texts_and_sections_links(page):
     assert page.locator("#contents a").count() == 2
 
 
+def test_text_has_the_contrast_that_wcag_asks_for(page, contrasts):
+    page.locator("#section-0 tbody tr", has_text="10.5").focus()
+    found = list(contrasts(page))
+    assert len(found) > 30
+    assert [each for each in found if each[0] < 4.5] == []
+
+
 def test_on_a_phone_nothing_is_cut_off(page):
     page.set_viewport_size({"width": 390, "height": 844})
     assert page.evaluate("() => document.documentElement.scrollWidth") <= 390

@@ -84,6 +84,8 @@ def test_text_has_the_contrast_that_wcag_asks_for():
             for ground in ("paper", "panel"):
                 low, high = sorted((luminance(colours[text]), luminance(colours[ground])))
                 assert (high + 0.05) / (low + 0.05) >= 4.5, (text, ground)
+        low, high = sorted((luminance(colours["edge"]), luminance(colours["paper"])))
+        assert (high + 0.05) / (low + 0.05) >= 3, "edges of controls"
 
 
 @pytest.mark.parametrize("kind", ["f4", "i4", "i2", "i1", "u1"])

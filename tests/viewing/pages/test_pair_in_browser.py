@@ -24,6 +24,7 @@ def shown(opened, pair_page):
 
 @pytest.fixture
 def page(shown):
+    shown.evaluate("() => document.activeElement.blur()")
     shown.keyboard.press("Escape")
     shown.keyboard.press("0")
     return shown
@@ -140,6 +141,85 @@ def test_every_control_is_reached_by_keyboard_and_has_a_name(page):
         "() => [...document.querySelectorAll('canvas, button')].filter(e => !e.ariaLabel && !e.textContent).length"
     )
     assert page.evaluate(unnamed) == 0
+
+
+def test_a_colour_by_value_has_a_legend(page):
+    assert not page.is_visible("#shades")
+    page.keyboard.press("ArrowRight")
+    before = pixels(page), pixels(page, "#square0")
+    page.select_option("#colouring", "rotation")
+    assert page.inner_text("#shades-low") == "-180°"
+    assert page.get_attribute("#shades", "aria-label") == "Colours from -180° to 180°"
+    assert "linear-gradient" in page.evaluate("() => getComputedStyle(element('shades-bar')).backgroundImage")
+    assert pixels(page) != before[0]
+    assert pixels(page, "#square0") != before[1], "its rings have the colour of the line"
+    page.select_option("#colouring", "geometry")
+    assert not page.is_visible("#shades")
+    assert pixels(page, "#square0") == before[1]
+
+
+def test_stages_are_counted(page):
+    counts = [int(page.inner_text(f"#stage{n}-count")) for n in range(4)]
+    assert counts[2] + counts[3] == lines(page)
+    assert sum(counts) == page.evaluate("() => count")
+
+
+def test_histograms_are_told_in_words(page):
+    scales = sorted(page.evaluate("() => state.shown.map((m) => 2 ** octaves[m])"))
+    words = f"median {scales[len(scales) // 2]:.2f}x"
+    assert page.inner_text("#scale-summary") == words
+    assert page.get_attribute("#scale-histogram", "aria-label").endswith(f"{lines(page)} lines, {words}")
+    low, high = page.inner_text("#rotation-summary").removeprefix("most between ").split(" and ")
+    inside = "([low, high]) => state.shown.filter((m) => rotation[m] >= low && rotation[m] < high).length"
+    assert page.evaluate(inside, [int(low) - 1, int(high) + 1]) > lines(page) / 32
+    page.fill("#ratio", "0")
+    assert (lines(page), page.inner_text("#scale-summary")) == (0, "")
+    page.fill("#ratio", "1")
+
+
+def test_keys_zoom_and_move(page):
+    seen = [pixels(page)]
+    for key in ("+", "Shift+ArrowRight", "Shift+ArrowUp"):
+        page.keyboard.press(key)
+        seen.append(pixels(page))
+    assert len(set(seen)) == 4
+    assert not page.is_visible("#chosen")
+    for key in ("Shift+ArrowDown", "Shift+ArrowLeft", "-"):
+        page.keyboard.press(key)
+    assert page.evaluate("() => Math.hypot(view.x, view.y)") == pytest.approx(
+        page.evaluate("() => { resetView(); return Math.hypot(view.x, view.y); }"), abs=1e-3
+    )
+
+
+def test_a_match_has_its_support_on_the_photo(page):
+    """Rings at the radius up to which the descriptor looks, here read where they are lowest."""
+    page.keyboard.press("ArrowRight")
+    page.evaluate("() => new Promise(requestAnimationFrame)")
+    lowest = """(side) => {
+      const [x, y, size] = keypoint(side, state.chosen), place = places()[side], canvas = element("view");
+      const [u, v] = toScreen(place, x, y + data.radius * size).map((value) => Math.round(value * devicePixelRatio));
+      const copy = new OffscreenCanvas(1, 3).getContext("2d", { willReadFrequently: true });
+      copy.drawImage(canvas, -u, 1 - v);
+      return [...copy.getImageData(0, 0, 1, 3).data]; }"""
+    for side in (0, 1):
+        found = np.array(page.evaluate(lowest, side)).reshape(3, 4)
+        assert (np.abs(found[:, :3] - (0x22, 0xC5, 0x5E)).max(axis=1) < 90).any(), found
+
+
+def test_text_has_the_contrast_that_wcag_asks_for(page, contrasts):
+    page.keyboard.press("ArrowRight")
+    page.select_option("#colouring", "ratio")
+    found = list(contrasts(page))
+    page.select_option("#colouring", "geometry")
+    assert len(found) > 100
+    assert [each for each in found if each[0] < 4.5] == []
+
+
+@pytest.mark.parametrize(("size", "stacked"), [((1440, 900), False), ((390, 844), True)])
+def test_photos_are_placed_where_they_are_large(opened, pair_page, size, stacked):
+    with opened(pair_page, *size) as page:
+        assert page.evaluate("() => state.stacked") is stacked
+        assert page.get_attribute("#layout", "aria-pressed") == str(stacked).lower()
 
 
 def test_on_a_phone_nothing_is_cut_off(opened, pair_page):

@@ -19,6 +19,7 @@ def shown(opened, scene_page):
 
 @pytest.fixture
 def page(shown):
+    shown.evaluate("() => document.activeElement.blur()")
     shown.keyboard.press("Escape")
     shown.keyboard.press("0")
     return shown
@@ -226,6 +227,29 @@ def test_matrix_and_graph_tell_and_select(page):
     box = page.locator("#graph").bounding_box()
     page.mouse.click(box["x"] + place[0] + 1, box["y"] + place[1] + 1)
     assert page.evaluate("() => state.chosen") == 2
+
+
+def test_the_graph_names_photos_and_the_matrix_its_darkest_cell(page):
+    place = page.evaluate("() => [16, 17].map(n => 12 + state.places[n] * (element('graph').clientWidth - 24))")
+    page.locator("#graph").scroll_into_view_if_needed()
+    box = page.locator("#graph").bounding_box()
+    page.mouse.move(box["x"] + place[0] + 1, box["y"] + place[1] + 1)
+    assert page.evaluate("() => element('graph-text').textContent") == page.evaluate("() => photoText(8)")
+    assert "bad.png: not in the model, cannot be read, 0 verified pairs" in page.inner_text("#graph-text")
+    assert page.evaluate("matrixText").endswith(f"more inliers: at most {page.evaluate('() => Math.max(...common)')}.")
+
+
+def test_numbers_of_a_column_have_the_same_digits(page):
+    focal = page.locator("#table tbody td:nth-child(8)").all_inner_texts()
+    assert set(focal) == {"600.0", "\u2013"}
+    assert "640\u00a0x\u00a0480" in page.evaluate("() => element('lenses').textContent")
+
+
+def test_text_has_the_contrast_that_wcag_asks_for(page, contrasts):
+    page.keyboard.press("n")
+    found = list(contrasts(page))
+    assert len(found) > 200
+    assert [each for each in found if each[0] < 4.5] == []
 
 
 def test_findings_time_and_command_are_there(page):

@@ -60,13 +60,19 @@ function drawSquare(side, match, rotated, enlarged) {
 }
 
 function drawBars(match) {
-  const { context, width, height } = fitCanvas(element("bars")), length = data.descriptors[0].shape[1], middle = height / 2;
-  [["--accent", 0], ["--weak", 1]].forEach(([name, side]) => {
+  const { context, width, height } = fitCanvas(element("bars")), length = data.descriptors[0].shape[1];
+  const [first, second] = descriptors.map((each) => [...each.subarray(match * length, (match + 1) * length)]);
+  const rows = [["--accent", first], ["--weak", second], ["--soft", first.map((value, n) => second[n] - value)]];
+  const most = Math.max(...rows.flatMap(([, values]) => values.map(Math.abs)), 1), room = height / rows.length, step = width / length;
+  rows.forEach(([name, values], row) => {
+    const middle = (row + 0.5) * room;
+    context.fillStyle = colour("--line");
+    context.fillRect(0, middle, width, 1);
     context.fillStyle = colour(name);
-    for (let n = 0; n < length; n++) {
-      const value = (descriptors[side][match * length + n] / 127) * (middle - 2), step = width / length;
-      context.fillRect((n + 0.5 * side) * step, middle - Math.max(value, 0), Math.max(step / 2, 0.5), Math.abs(value));
-    }
+    values.forEach((value, n) => {
+      const tall = (value / most) * (room / 2 - 2);
+      context.fillRect(n * step, middle - Math.max(tall, 0), Math.max(0.75 * step, 0.5), Math.abs(tall));
+    });
   });
 }
 

@@ -8,7 +8,7 @@ const descriptors = data.descriptors.map(unpack), keypoints = data.images.map((i
 const count = stage.length, per = data.candidates.shape[1];
 
 const view = { scale: 1, x: 0, y: 0 };
-const state = { stacked: window.innerWidth < 700, swapped: false, guide: false, chosen: -1, shown: [], photos: [], atlases: [], overlay: null };
+const state = { stacked: false, swapped: false, guide: false, chosen: -1, shown: [], photos: [], atlases: [], overlay: null };
 
 const keypoint = (side, match) => keypoints[side].subarray(4 * matches[2 * match + side], 4 * matches[2 * match + side] + 4);
 const confidence = data.confidence && unpack(data.confidence);
@@ -39,10 +39,27 @@ function toScreen(place, x, y) {
   return [(place.x + (x + 0.5) * place.scale) * view.scale + view.x, (place.y + (y + 0.5) * place.scale) * view.scale + view.y];
 }
 
-function resetView() {
-  const { width, height } = element("view").getBoundingClientRect();
+// Right and lower end of both photos.
+function extent() {
   const boxes = places().map((place, side) => [place.x + data.images[side].width * place.scale, place.y + data.images[side].height * place.scale]);
-  const right = Math.max(...boxes.map((box) => box[0])), bottom = Math.max(...boxes.map((box) => box[1]));
+  return [0, 1].map((n) => Math.max(...boxes.map((box) => box[n])));
+}
+
+// How large both photos can be shown in a layout: the area of the smaller one on the screen.
+function roomFor(stacked) {
+  const { width, height } = element("view").getBoundingClientRect();
+  state.stacked = stacked;
+  const [right, bottom] = extent(), scale = Math.min(width / right, height / bottom);
+  return Math.min(...places().map((place, side) => data.images[side].width * data.images[side].height * (place.scale * scale) ** 2));
+}
+
+// Side by side, unless photos are far larger one above the other.
+function chooseLayout() {
+  state.stacked = roomFor(true) > 1.5 * roomFor(false);
+}
+
+function resetView() {
+  const { width, height } = element("view").getBoundingClientRect(), [right, bottom] = extent();
   view.scale = 0.98 * Math.min(width / right, height / bottom);
   view.x = (width - right * view.scale) / 2;
   view.y = (height - bottom * view.scale) / 2;
@@ -53,13 +70,29 @@ function resetView() {
 
 const redraw = scheduled(draw), pace = makePace(500, redraw);
 
+// Colours by a value: where it lies between both ends, from 0 to 1, and the colour there.
+const SHADES = {
+  ratio: { ends: ["0", "1"], part: (m) => Math.min(ratio[m], 1), colour: (t) => `hsl(${120 * (1 - t)} 90% 50%)` },
+  confidence: { ends: ["0", "1"], part: (m) => confidence[m], colour: (t) => `hsl(${120 * t} 90% 50%)` },
+  scale: { ends: ["1/16x", "16x"], part: (m) => (Math.max(-4, Math.min(octaves[m], 4)) + 4) / 8, colour: (t) => `hsl(${380 - 320 * t} 90% 58%)` },
+  rotation: { ends: ["-180°", "180°"], part: (m) => (rotation[m] + 180) / 360, colour: (t) => `hsl(${360 * t} 90% 58%)` },
+};
+
 function shade(match) {
-  const mode = element("colouring").value;
-  if (mode === "geometry") return stage[match] === 3 ? "#22c55e" : stage[match] === 2 ? "#ef4444" : "#9ca3af";
-  if (mode === "confidence") return `hsl(${120 * confidence[match]} 90% 50%)`;
-  if (mode === "ratio") return `hsl(${120 * (1 - Math.min(ratio[match], 1))} 90% 50%)`;
-  if (mode === "scale") return `hsl(${220 - 40 * Math.max(-4, Math.min(octaves[match], 4))} 90% 58%)`;
-  return `hsl(${rotation[match] + 180} 90% 58%)`;
+  const shades = SHADES[element("colouring").value];
+  if (shades) return shades.colour(shades.part(match));
+  return stage[match] === 3 ? "#22c55e" : stage[match] === 2 ? "#ef4444" : "#9ca3af";
+}
+
+function recolour() {
+  const shades = SHADES[element("colouring").value];
+  element("shades").hidden = !shades;
+  if (shades) {
+    [element("shades-low").textContent, element("shades-high").textContent] = shades.ends;
+    element("shades").setAttribute("aria-label", `Colours from ${shades.ends.join(" to ")}`);
+    element("shades-bar").style.background = `linear-gradient(to right, ${Array.from({ length: 17 }, (_, n) => shades.colour(n / 16)).join(",")})`;
+  }
+  choose(state.chosen);
 }
 
 function draw(now) {
@@ -84,6 +117,8 @@ function draw(now) {
     context.lineWidth = 2.5;
     drawLine(context, place, state.chosen);
     for (const side of [0, 1]) drawKeypoint(context, place[side], keypoint(side, state.chosen), shade(state.chosen));
+    context.lineWidth = 1;
+    for (const side of [0, 1]) drawSupport(context, place[side], keypoint(side, state.chosen), shade(state.chosen));
     drawCandidates(context, place[1]);
   }
   if (state.guide && !state.overlay) drawEpipolar(context, place, width, height);
@@ -106,6 +141,14 @@ function drawKeypoint(context, place, point, stroke) {
   context.arc(x, y, radius, 0, 2 * Math.PI);
   context.moveTo(x, y);
   context.lineTo(x + radius * Math.cos(angle), y + radius * Math.sin(angle));
+  context.stroke();
+}
+
+// As far as the descriptor looks.
+function drawSupport(context, place, [x, y, size], stroke) {
+  context.strokeStyle = stroke;
+  context.beginPath();
+  context.arc(...toScreen(place, x, y), data.radius * size * place.scale * view.scale, 0, 2 * Math.PI);
   context.stroke();
 }
 
@@ -191,8 +234,10 @@ function applyFilters() {
   element("rotation-value").textContent = most.rotation >= 180 ? "any" : `${most.rotation} degrees`;
   element("count").textContent = `${state.shown.length} lines` + (data.hidden ? ` (${data.hidden} weaker matches are not in this page)` : "");
   element("inliers").setAttribute("aria-pressed", String(wanted[3] && !wanted[2] && !wanted[1] && !wanted[0]));
-  drawHistogram("scale-histogram", state.shown.map((m) => octaves[m]), -4, 4, ["1/16", "1", "16"]);
-  drawHistogram("rotation-histogram", state.shown.map((m) => rotation[m]), -180, 180, ["-180", "0", "180"]);
+  const scales = drawHistogram("scale", state.shown.map((m) => octaves[m]), -4, 4, ["1/16", "1", "16"]);
+  const angles = drawHistogram("rotation", state.shown.map((m) => rotation[m]), -180, 180, ["-180", "0", "180"]);
+  summarise("scale", "the change of keypoint size", scales && `median ${(2 ** scales.median).toFixed(2)}x`);
+  summarise("rotation", "the difference of keypoint angles", angles && `most between ${angles.peak.map(Math.round).join(" and ")}`);
   redraw();
 }
 
@@ -204,8 +249,15 @@ function toggleInliers() {
   applyFilters();
 }
 
+// A histogram in words, for who cannot see it as well.
+function summarise(id, what, words) {
+  element(`${id}-summary`).textContent = words || "";
+  element(`${id}-histogram`).setAttribute("aria-label", `Histogram of ${what}: ${state.shown.length} lines${words ? `, ${words}` : ""}`);
+}
+
+// Returns the median and the ends of the fullest bin; null without values.
 function drawHistogram(id, values, low, high, labels) {
-  const { context, width, height } = fitCanvas(element(id)), bins = new Array(32).fill(0), base = height - 16;
+  const { context, width, height } = fitCanvas(element(`${id}-histogram`)), bins = new Array(32).fill(0), base = height - 16;
   for (const value of values) bins[Math.max(0, Math.min(31, Math.floor((32 * (value - low)) / (high - low))))]++;
   const most = Math.max(...bins, 1);
   context.fillStyle = colour("--accent");
@@ -216,6 +268,8 @@ function drawHistogram(id, values, low, high, labels) {
     context.textAlign = ["left", "center", "right"][n];
     context.fillText(label, (n * width) / 2 + [3, 0, -3][n], height - 4);
   });
+  const peak = bins.indexOf(most), step = (high - low) / bins.length, sorted = values.sort((a, b) => a - b);
+  return values.length ? { median: sorted[values.length >> 1], peak: [low + peak * step, low + (peak + 1) * step] } : null;
 }
 
 // ---- Selection --------------------------------------------------------------------------------------------------
@@ -264,6 +318,12 @@ function pan(dx, dy) {
   pace.moved();
 }
 
+function zoomMiddle(factor) {
+  const { width, height } = element("view").getBoundingClientRect();
+  zoomAt(width / 2, height / 2, factor);
+}
+
+const arrow = (by, x, y) => (event) => (event.shiftKey ? pan(60 * x, 60 * y) : step(by));
 const ACTIONS = {
   v: () => { state.stacked = !state.stacked; press("layout", state.stacked); resetView(); },
   s: () => { state.swapped = !state.swapped; press("swap", state.swapped); resetView(); },
@@ -271,10 +331,12 @@ const ACTIONS = {
   e: () => { state.guide = !state.guide; press("guide", state.guide); redraw(); },
   0: resetView,
   Escape: () => choose(-1),
-  ArrowRight: () => step(1),
-  ArrowDown: () => step(1),
-  ArrowLeft: () => step(-1),
-  ArrowUp: () => step(-1),
+  "+": () => zoomMiddle(1.25),
+  "-": () => zoomMiddle(0.8),
+  ArrowRight: arrow(1, -1, 0),
+  ArrowDown: arrow(1, 0, -1),
+  ArrowLeft: arrow(-1, 1, 0),
+  ArrowUp: arrow(-1, 0, 1),
 };
 
 function connect() {
@@ -283,7 +345,7 @@ function connect() {
   element("inliers").onclick = ACTIONS.i;
   element("guide").onclick = ACTIONS.e;
   element("reset").onclick = resetView;
-  element("colouring").onchange = redraw;
+  element("colouring").onchange = recolour;
   element("align").onchange = () => choose(state.chosen);
   for (const id of ["ratio", "confidence", "scale", "rotation", "stage0", "stage1", "stage2", "stage3"]) element(id).oninput = applyFilters;
   followKeys(ACTIONS);
@@ -313,6 +375,7 @@ function describe() {
   if (data.geometry === "homography") element("guide").textContent = "Warped overlay";
   element("guide").disabled = !data.matrix || (data.geometry !== "homography" && !data.fundamental);
   data.stages.forEach((name, n) => {
+    element(`stage${n}-count`).textContent = stage.reduce((sum, each) => sum + (each === n), 0);
     element(`stage${n}`).parentElement.hidden = !name;
     element(`stage${n}-name`).textContent = name;
   });
@@ -325,6 +388,7 @@ function describe() {
 }
 
 async function start() {
+  chooseLayout();
   describe();
   connect();
   resetView();

@@ -211,12 +211,12 @@ function fillPhotos() {
     { name: "photo", value: (row) => row.name, cell: (row, cell) => nameButton(cell, photos.indexOf(row)) },
     { name: "in the model", value: (row) => (row.reason ? "no" : "yes") },
     { name: "points", number: true, value: (row) => row.points },
-    { name: "error (px)", number: true, value: (row) => row.error },
+    { name: "error (px)", number: true, digits: 2, value: (row) => row.error },
     { name: "keypoints", number: true, value: (row) => row.keypoints },
     { name: "verified pairs", number: true, value: (row) => row.pairs },
     { name: "camera", number: true, value: (row) => row.lens },
-    { name: "focal length (px)", number: true, value: (row) => row.focal },
-    { name: "why not", value: (row) => row.reason },
+    { name: "focal length (px)", number: true, digits: 1, value: (row) => row.focal },
+    { name: "why not", long: true, value: (row) => row.reason },
   ], photos);
   filterPhotos();
 }
@@ -235,11 +235,11 @@ function fillLenses() {
   fillTable(element("lenses"), [
     { name: "camera", number: true, value: (row) => row.number },
     { name: "model", value: (row) => row.kind },
-    { name: "size", value: (row) => `${row.width} x ${row.height}` },
-    { name: "focal length (px)", number: true, value: (row) => row.focal },
-    { name: "view (degrees)", number: true, value: (row) => row.view },
+    { name: "size", value: (row) => `${row.width}\u00a0x\u00a0${row.height}` },
+    { name: "focal length (px)", number: true, digits: 1, value: (row) => row.focal },
+    { name: "view (degrees)", number: true, digits: 1, value: (row) => row.view },
     { name: "photos", number: true, value: (row) => row.photos },
-    { name: "parameters", value: (row) => row.parameters },
+    { name: "parameters", long: true, value: (row) => row.parameters },
   ], data.lenses);
 }
 
@@ -262,6 +262,16 @@ function drawCharts() {
   graph.parentElement.hidden = !data.graph;
   if (data.graph) state.photoAt = drawGraph(graph, state.places, pairs, strength, shadeOf, state.chosen);
   state.cellAt = drawMatrix(element("matrix"), photos.length, pairs, strength, state.chosen);
+}
+
+function photoText(photo) {
+  const { name, reason, points, pairs: verified } = photos[photo];
+  return `${name}: ${reason ? `not in the model, ${reason}` : `${points} points`}, ${verified} verified pair${verified === 1 ? "" : "s"}`;
+}
+
+function matrixText() {
+  const most = strength.reduce((a, b) => Math.max(a, b), 0), what = inliers.some((value) => value >= 0) ? "inliers" : "common points";
+  return most ? `Photos in the order of their names; the darker a cell, the more ${what}: at most ${most}.` : "No pair of photos is verified.";
 }
 
 function pairText(a, b) {
@@ -307,6 +317,7 @@ function connect() {
   element("size").oninput = redraw;
   element("least").oninput = () => { countPoints(); redraw(); };
   element("search").oninput = element("only-missing").onchange = filterPhotos;
+  element("graph").onmousemove = (event) => { const photo = state.photoAt(event.offsetX, event.offsetY); element("graph-text").textContent = photo < 0 ? "" : photoText(photo); };
   element("graph").onclick = (event) => { const photo = state.photoAt(event.offsetX, event.offsetY); if (photo >= 0) choose(photo); };
   element("matrix").onmousemove = (event) => { const cell = state.cellAt(event.offsetX, event.offsetY); if (cell) element("matrix-text").textContent = pairText(...cell); };
   element("matrix").onclick = (event) => { const cell = state.cellAt(event.offsetX, event.offsetY); if (cell) choose(cell[1]); };
@@ -355,6 +366,7 @@ async function start() {
   fillLenses();
   fillSeconds();
   listFindings();
+  element("matrix-text").textContent = matrixText();
   startView();
   connect();
   countPoints();

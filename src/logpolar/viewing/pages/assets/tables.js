@@ -1,7 +1,8 @@
 // Tables that sort by a click on a heading.
 
-// columns: [{ name, number, value(row), cell(row, td), title(row) }]: ``value`` sorts, numbers with the largest first, and is shown
-// unless ``cell`` fills the cell; ``title`` is shown on hover.
+// columns: [{ name, number, digits, long, value(row), cell(row, td), title(row) }]: ``value`` sorts, numbers with the largest first,
+// and is shown unless ``cell`` fills the cell; ``digits`` after the point are those of its numbers; ``long`` text gets room;
+// ``title`` is shown on hover.
 function fillTable(table, columns, rows) {
   const head = table.createTHead().insertRow(), body = table.createTBody();
   const state = { by: null, down: true };
@@ -11,8 +12,8 @@ function fillTable(table, columns, rows) {
     for (const column of columns) {
       const cell = line.insertCell();
       if (column.cell) column.cell(row, cell);
-      else cell.textContent = shown(column.value(row));
-      if (column.number) cell.className = "number";
+      else cell.textContent = shown(column.value(row), column.digits);
+      if (column.number || column.long) cell.className = column.number ? "number" : "long";
       if (column.title) cell.title = column.title(row);
     }
     return { line, row };
@@ -43,8 +44,9 @@ function compare(a, b, down) {
   return down ? -order : order;
 }
 
-function shown(value) {
+function shown(value, digits) {
   if (value === null || value === undefined) return "–";
+  if (digits !== undefined) return value.toFixed(digits);
   if (typeof value !== "number" || Number.isInteger(value)) return String(value);
   return value.toFixed(Math.abs(value) < 10 ? 2 : 1);
 }
