@@ -140,7 +140,11 @@ class TestPage:
     def test_photos_cameras_and_findings(self):
         data = scene_data(make_facts(), {}, SOURCE)
         assert data["verdict"].startswith("8 of 10 photos registered; 400 points")
-        assert "10 photos are not in this page" in data["verdict"]
+        assert data["verdict"].endswith(
+            "the 10 photos are not in this page: none was found where it looked, see --photos"
+        )
+        some = scene_data(make_facts(), {"1.png": b""}, SOURCE)["verdict"]
+        assert some.endswith("9 photos are not in this page: not found, or not readable")
         reasons = [photo["reason"] for photo in data["photos"] if photo["reason"]]
         assert reasons == ["cannot be read", "no verified pair; 40 matches in the best of 1"]
         assert data["photos"][0]["pairs"] == 7

@@ -102,6 +102,8 @@ def verdict(facts: Facts) -> str:
 
 def _missing(facts: Facts, pictures: Mapping[str, bytes]) -> list[str]:
     count = len(facts.photos) - len(pictures)
+    if not pictures and count > 1:
+        return [f"the {count} photos are not in this page: none was found where it looked, see --photos"]
     words = "photo is" if count == 1 else "photos are"
     return [f"{count} {words} not in this page: not found, or not readable"] if count else []
 

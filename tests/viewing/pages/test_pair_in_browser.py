@@ -261,6 +261,34 @@ def test_of_upright_keypoints_the_patches_say_rotation_and_scale(opened, network
         assert pixels(page, "#square1") != aligned
 
 
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [
+        ((0, 3), "No matches: no keypoints in a.png"),
+        ((0, 0), "No matches: no keypoints in a.png and b.png"),
+        ((3, 3), "No matches: no common scene found"),
+    ],
+)
+@pytest.mark.parametrize("model", ["fundamental", "none"])
+def test_without_matches_the_page_says_why(opened, tmp_path, counts, words, model):
+    sides = []
+    for name, count in zip(("a.png", "b.png"), counts, strict=True):
+        points = Keypoints.from_points(np.full((count, 2), 20.0), np.full(count, 6.0))
+        features = Features(points, np.eye(count, 8, dtype=np.float32), (64, 48))
+        sides.append(Side(name, np.zeros((48, 64, 3), np.uint8), features))
+    nothing = Matches(np.zeros((0, 2), np.int32), np.zeros(0, np.float32), None)
+    points = np.zeros((0, 2))
+    found = VerifiedMatches(model, nothing, Geometry(None, np.zeros(0, np.bool_), 0.0), points, points)
+    write_pair_page(tmp_path / "page.html", tuple(sides), found, LogPolar(16, 32, 32), MatchingOptions(), 3.0)
+    with opened(tmp_path / "page.html") as page:
+        assert page.inner_text("#verdict") == words
+        assert page.get_attribute("#verdict", "class") == "bad"
+        assert lines(page) == 0
+        for key in ("ArrowRight", "i", "s", "v", "e", "Escape"):
+            page.keyboard.press(key)
+        assert not page.is_visible("#chosen")
+
+
 def test_a_learned_matcher_has_confidence_and_no_ratio_test(opened, network_page, pair_page):
     with opened(network_page) as page:
         assert not page.is_visible("#stage0")

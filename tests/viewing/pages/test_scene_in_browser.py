@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 
 import cv2
 import numpy as np
 import pytest
 
-from scene_facts import HOSTILE
+from logpolar.sfm.scene_page import Provenance, write_scene_page
+from scene_facts import HOSTILE, make_facts
 
 
 @pytest.fixture(scope="module")
@@ -281,6 +283,26 @@ def test_every_control_is_reached_by_keyboard_and_has_a_name(page):
         "() => [...document.querySelectorAll('canvas, button')].filter(e => !e.ariaLabel && !e.textContent).length"
     )
     assert page.evaluate(unnamed) == 0
+
+
+@pytest.mark.parametrize("pictures", [0, 9])
+def test_without_a_model_the_page_shows_photos_and_why(opened, tmp_path, pictures):
+    facts = replace(make_facts(names=HOSTILE), models=[])
+    facts = replace(facts, photos=[replace(photo, model=None) for photo in facts.photos])
+    picture = cv2.imencode(".jpg", np.full((6, 8, 3), 99, np.uint8))[1].tobytes()
+    shown = {photo.name: picture for photo in facts.photos[:pictures]}
+    write_scene_page(tmp_path / "page.html", facts, shown, Provenance("failed"))
+    with opened(tmp_path / "page.html") as page:
+        assert page.inner_text("#no-view-text").startswith("No model")
+        assert "No model" in page.inner_text("#findings")
+        assert not page.is_visible("#view")
+        assert not page.is_visible("#bar")
+        assert page.locator("#sheet button").count() == pictures
+        for key in ("n", "0", "c", "l", "ArrowLeft", "Escape"):
+            page.keyboard.press(key)
+        if pictures:
+            page.locator("#sheet button").nth(3).click()
+            assert page.text_content("#chosen-name") == facts.photos[3].name
 
 
 def test_on_a_phone_nothing_is_cut_off(opened, scene_page):

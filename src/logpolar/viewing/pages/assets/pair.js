@@ -357,15 +357,22 @@ function connect() {
   });
 }
 
+// Why nothing matches, as far as that is known.
+function emptyWords() {
+  const bare = data.images.filter((_, side) => !keypoints[side].length).map(({ name }) => name);
+  return bare.length ? `No matches: no keypoints in ${bare.join(" and ")}` : "No matches: no common scene found";
+}
+
 function describe() {
   document.title = `${data.images[0].name} – ${data.images[1].name}`;
   element("title").title = data.images.map((image) => image.path).join("\n");
   element("title").textContent = data.images.map((image) => `${image.name} (${image.width} x ${image.height})`).join("  –  ");
   const verdict = element("verdict");
-  if (data.common_scene === null) verdict.textContent = `${data.matches_count} matches; no geometry was estimated`;
+  if (data.common_scene === null && data.matches_count) verdict.textContent = `${data.matches_count} matches; no geometry was estimated`;
+  else if (!data.matches_count) verdict.textContent = emptyWords();
   else if (data.common_scene) verdict.textContent = `${data.inliers} of ${data.matches_count} matches agree with one ${data.geometry_name} (${data.threshold} px)`;
   else verdict.textContent = `No common scene found: ${data.inliers} of ${data.matches_count} matches agree, no more than chance explains`;
-  verdict.className = data.common_scene === false ? "bad" : "good";
+  verdict.className = data.common_scene === false || !data.matches_count ? "bad" : "good";
   const most = Math.max(...data.funnel.map(([, value]) => value), 1);
   for (const [name, value] of data.funnel) {
     const bar = add(add(element("funnel"), "dt"), "div", name);

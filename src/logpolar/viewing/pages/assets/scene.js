@@ -188,13 +188,14 @@ function describePhoto(photo) {
   const registered = points ? `${points} points, mean error ${shown(error)} px` : "no points";
   element("facts").textContent = [reason && `Not in the model: ${reason}`, registered, keypoints !== null && `${keypoints} keypoints`].filter(Boolean).join("; ");
   element("fly").hidden = !cameraOf.has(photo);
-  const table = element("neighbours");
+  const table = element("neighbours"), near = neighbours(photo);
+  element("near").hidden = !near.length;
   table.replaceChildren();
   fillTable(table, [
     { name: "photo", value: (row) => photos[row.photo].name, cell: (row, cell) => nameButton(cell, row.photo) },
     { name: "inliers", number: true, value: (row) => (inliers[row.pair] >= 0 ? inliers[row.pair] : null) },
     { name: "points", number: true, value: (row) => common[row.pair] },
-  ], neighbours(photo));
+  ], near);
 }
 
 function step(by) {
@@ -351,9 +352,16 @@ function startView() {
     paint();
     return resetView();
   }
-  element("view").hidden = true;
+  element("view").hidden = element("bar").hidden = true;
   element("no-view").hidden = false;
-  element("no-view").textContent = data.no_model;
+  element("no-view-text").textContent = data.no_model;
+  photos.forEach(({ name, picture }, photo) => {
+    if (!picture) return;
+    const button = add(element("sheet"), "button"), image = document.createElement("img");
+    [button.type, button.title, image.src, image.alt, image.loading] = ["button", name, picture, name, "lazy"];
+    button.onclick = () => choose(photo);
+    button.append(image);
+  });
 }
 
 async function start() {
