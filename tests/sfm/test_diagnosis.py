@@ -80,8 +80,18 @@ def test_islands():
     facts = without_the_last_two({(4, 5): (300, 250, 0), (3, 4): (20, 0, 0)})
     (finding,) = diagnose(facts)
     assert (finding.level, finding.photos) == ("problem", [4, 5])
-    assert "largest group, of 4 photos, 1 island of 2" in finding.title
+    assert "beside the group of the model, of 4 photos, 1 island of 2" in finding.title
     assert why_unregistered(facts) == dict.fromkeys((4, 5), "not connected to the photos of the model")
+
+
+def test_islands_lie_beside_the_model_also_if_they_are_larger():
+    facts = without_the_last_two({(4, 5): (300, 250, 0)})
+    photos = [replace(photo, model=0 if n > 3 else None) for n, photo in enumerate(facts.photos)]
+    finding = diagnose(replace(facts, photos=photos, models=[model_of(0, [4, 5])]))[0]
+    assert finding.title.endswith("beside the group of the model, of 2 photos, 1 island of 4")
+    assert finding.photos == [0, 1, 2, 3]
+    finding = diagnose(replace(facts, photos=photos, models=[]))[1]
+    assert finding.title.endswith("beside the largest group, of 4 photos, 1 island of 2")
 
 
 def test_too_few_inliers():

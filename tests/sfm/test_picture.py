@@ -10,7 +10,7 @@ from logpolar.sfm.picture import draw_model, draw_summary
 from logpolar.sfm.scene_page import PageModel
 from scene_facts import HOSTILE, make_facts
 
-GREEN, RED, BLUE = (80, 200, 60), (60, 60, 230), (196, 98, 11)
+GREEN, OCHRE, RED, BLUE = (80, 200, 60), (0, 140, 200), (60, 60, 230), (196, 98, 11)
 
 
 def page_model(**changes):
@@ -65,6 +65,27 @@ def test_summary_has_panels_and_frames():
     assert (picture == RED).all(axis=2).sum() > 2 * 4 * 3 * 72, "photos that are not in the model, and findings"
     assert (picture == GREEN).all(axis=2).sum() > 8 * 4 * 3 * 60
     assert (picture == 99).all(axis=2).sum() > 70**2
+
+
+def test_frames_have_a_legend_of_the_colours_that_occur():
+    def colours(facts):
+        legend = draw_summary(facts, {}, "Title")[-32:]
+        return [(legend == colour).all(axis=2).any() for colour in (GREEN, OCHRE, RED)]
+
+    assert colours(make_facts(cameras=9)) == [True, True, True]
+    assert colours(make_facts(cameras=8)) == [True, False, True]
+    many = replace(make_facts(), photos=[replace(make_facts().photos[-1], name=f"{n}.png") for n in range(60)])
+    words = [(draw_summary(each, {}, "Title")[-32:] < 100).all(axis=2).sum() for each in (make_facts(), many)]
+    assert words[1] > 1.3 * words[0], "and of how many more there are"
+
+
+def test_few_points_are_larger():
+    one = draw_model(
+        page_model(centres=np.zeros((0, 3)), axes=np.zeros((0, 3, 3)), field=np.zeros((0, 2))), "from above"
+    )
+    assert (one == (0, 0, 255)).all(axis=2).sum() == 16
+    many = page_model(points=np.tile([[-0.5, 0, 0]], (6000, 1)), colours=np.tile(np.uint8([[255, 0, 0]]), (6000, 1)))
+    assert (draw_model(many, "from above") == (0, 0, 255)).all(axis=2).sum() == 4
 
 
 @pytest.mark.parametrize("points", [0, 400])

@@ -138,8 +138,10 @@ def _unpaired(facts: Facts) -> Iterator[Finding]:
 
 
 def _islands(facts: Facts) -> Iterator[Finding]:
-    """Groups of photos that nothing connects with the largest group."""
-    groups = [island for island in facts.islands[1:] if len(island) > 1]
+    """Groups of photos that nothing connects with the group of the model or, without one, with the largest group."""
+    inside = set(facts.models[0].photos.tolist()) if facts.models else set()
+    main = max(facts.islands, key=lambda island: len(inside & set(island)), default=[])
+    groups = [island for island in facts.islands if island is not main and len(island) > 1]
     if groups:
         rows = [row for island in groups for row in island]
         sizes = ", ".join(str(len(island)) for island in groups)
@@ -147,8 +149,9 @@ def _islands(facts: Facts) -> Iterator[Finding]:
             "Nothing connects these groups with the rest, so they cannot become one model. Add photos between them, or "
             "try --pairing exhaustive if pairs were chosen by name or retrieval."
         )
-        title = f"The match graph falls apart: beside the largest group, of {len(facts.islands[0])} photos,"
-        yield Finding("problem", f"{title} {_counted(len(groups), 'island')} of {sizes}", advice, rows)
+        beside = "the group of the model" if inside else "the largest group"
+        title = f"The match graph falls apart: beside {beside}, of {_photos(main)}, {_counted(len(groups), 'island')}"
+        yield Finding("problem", f"{title} of {sizes}", advice, rows)
 
 
 def _weak_pairs(facts: Facts) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ from logpolar.viewing.drawing import Colour, Picture, side_by_side
 _SIDE, _GAP = 640, 8
 _COLUMNS, _ROWS, _THUMBNAIL = 16, 3, 80
 _GREEN, _RED, _OCHRE, _BLUE, _INK = (80, 200, 60), (60, 60, 230), (0, 140, 200), (196, 98, 11), (30, 30, 30)
+_WHITE = 255, 255, 255
 _WIDTH = 2 * _SIDE + _GAP
 
 View = Literal["from above", "from the front"]
@@ -31,7 +32,7 @@ def draw_summary(facts: Facts, pictures: Mapping[str, bytes], title: str) -> Pic
     if facts.models and len(facts.models[0].photos):
         shown = PageModel.of(facts, facts.models[0])
         blocks.append(side_by_side([draw_model(shown, "from above"), draw_model(shown, "from the front")]))
-    blocks.append(_draw_photos(facts, pictures))
+    blocks += [_draw_photos(facts, pictures), _legend(facts)]
     return np.concatenate([np.pad(each, ((4, 4), (0, 0), (0, 0)), constant_values=255) for each in blocks])
 
 
@@ -48,10 +49,10 @@ def draw_model(model: PageModel, view: View) -> Picture:
     places = model.points @ axes.T
     order = np.argsort(places[:, 2], kind="stable")
     pixels = np.rint(_to_pixels(places[order, :2])).astype(np.intp)
-    inside = ((pixels >= 0) & (pixels < _SIDE - 1)).all(axis=1)
-    (x, y), colours = pixels[inside].T, model.colours[order][inside, ::-1]
-    for dx, dy in ((1, 1), (0, 1), (1, 0), (0, 0)):
-        canvas[y + dy, x + dx] = colours
+    dot = 4 if len(pixels) < 500 else 3 if len(pixels) < 5000 else 2  # pixels
+    inside = ((pixels >= 0) & (pixels <= _SIDE - dot)).all(axis=1)
+    x, y = (pixels[inside][:, None] + np.argwhere(np.ones((dot, dot)))).reshape(-1, 2).T
+    canvas[y, x] = np.repeat(model.colours[order][inside, ::-1], dot * dot, axis=0)  # of several the last stays
     for corners, centre in zip(model.corners(), model.centres, strict=True):
         frame = _to_pixels(np.concatenate([corners, centre[None]]) @ axes.T)[:, :2]
         _draw_lines(canvas, [frame[:4], *(frame[[n, 4]] for n in range(4))])
@@ -86,7 +87,7 @@ def _text(lines: Sequence[str], size: float, thickness: int = 1, colour: Colour 
 def _draw_photos(facts: Facts, pictures: Mapping[str, bytes]) -> Picture:
     """The first photos: green frames are in the model, ochre ones are its weakest, red ones are not in it."""
     inside = set(facts.models[0].photos.tolist()) if facts.models else set()
-    weak = set(weakest_photos(facts, 4)) if len(inside) > 8 else set()
+    weak = _weak_rows(facts)
     count = min(len(facts.photos), _COLUMNS * _ROWS)
     sheet = np.full((max(-(-count // _COLUMNS), 1) * _THUMBNAIL, _WIDTH, 3), 255, np.uint8)
     for number, photo in enumerate(facts.photos[:count]):
@@ -96,6 +97,24 @@ def _draw_photos(facts: Facts, pictures: Mapping[str, bytes]) -> Picture:
         sheet[top - 3 : top + side + 3, left - 3 : left + side + 3] = colour
         sheet[top : top + side, left : left + side] = _thumbnail(pictures.get(photo.name), side)
     return sheet
+
+
+def _weak_rows(facts: Facts) -> set[int]:
+    """Photos with an ochre frame; of few photos none."""
+    return set(weakest_photos(facts, 4)) if facts.models and len(facts.models[0].photos) > 8 else set()
+
+
+def _legend(facts: Facts) -> Picture:
+    """What the frames of the photos mean, and how many photos are not shown."""
+    block = np.full((28, _WIDTH, 3), 255, np.uint8)
+    words = [("in the model", _GREEN), *([("those with fewest points", _OCHRE)] if _weak_rows(facts) else [])]
+    words.append(("not in the model", _RED))
+    x, more = 12, len(facts.photos) - _COLUMNS * _ROWS
+    for text, colour in [*words, *([(f"{more} more photos are not shown", _WHITE)] if more > 0 else [])]:
+        cv2.rectangle(block, (x, 8), (x + 12, 20), colour, -1)
+        cv2.putText(block, text, (x + 20, 19), cv2.FONT_HERSHEY_SIMPLEX, 0.5, _INK, 1, cv2.LINE_AA)
+        x += 44 + cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, 0.5, 1)[0][0]
+    return block
 
 
 def _thumbnail(encoded: bytes | None, side: int) -> Picture:
