@@ -118,31 +118,45 @@ RESUMABLE = (
 )
 
 
+_IN_A_ROW = 10
+"""So often a run is killed before it may end."""
+
+
 def try_kills(tally: Tally, made: Material, work: Path, count: int, random: np.random.Generator) -> None:
-    """SIGKILL at random moments, run after run in one folder, until ``count``; then to the end, against a whole run."""
+    """SIGKILL at random moments, run after run in one folder until one ends, and again; a run that ended is no kill."""
     for name in RESUMABLE:
         command, result = commands(made)[name]
-        whole, broken = _empty(work / "whole"), _empty(work / "broken")
+        whole, broken = _empty(work / "whole"), work / "broken"
         begin = time.monotonic()
         run(*command(whole), seconds=600)
         duration, expected = time.monotonic() - begin, content(whole / result)
-        for number in range(count):
-            process = start(*command(broken))
-            time.sleep(float(random.uniform(0.3, 1.1)) * duration)
-            kill(process)
-            process.log.close()  # type: ignore[attr-defined]
-            problem = ""
-            try:
-                if (broken / result).exists():
-                    content(broken / result)
-            except Exception as error:
-                problem = f"the result does not open: {type(error).__name__}"
-            tally.add(f"kills, {name}", problem, f"kill {number}")
-            if number % 10 == 9 or number == count - 1:
-                ended = run(*command(broken), seconds=600)
-                same = ended.code == 0 and content(broken / result) == expected
-                tally.add(f"after kills, {name}", "" if same else "differs from an undisturbed run", ended.last_line)
-                broken = _empty(work / "broken")
+        kills = 0
+        while kills < count:
+            _empty(broken)
+            for _ in range(min(_IN_A_ROW, count - kills)):
+                process = start(*command(broken))
+                time.sleep(float(random.uniform(0.3, 1.1)) * duration)
+                if process.poll() is not None:
+                    break
+                kill(process)
+                process.log.close()  # type: ignore[attr-defined]
+                kills += 1
+                tally.add(f"kills, {name}", _opens(broken / result), f"kill {kills}")
+            else:
+                process = start(*command(broken))
+            ended = finish(process, seconds=600)
+            same = ended.code == 0 and content(broken / result) == expected
+            tally.add(f"after kills, {name}", "" if same else "differs from an undisturbed run", ended.last_line)
+
+
+def _opens(result: Path) -> str:
+    """What is wrong with a result, if there is one."""
+    try:
+        if result.exists():
+            content(result)
+    except Exception as error:
+        return f"does not open: {type(error).__name__}"
+    return ""
 
 
 def try_full_disk(tally: Tally, made: Material, work: Path, sizes: tuple[int, ...]) -> None:

@@ -135,6 +135,13 @@ class TestDescribers:
             describer = open_describer(model, runtime="openvino")
         assert isinstance(describer, OnnxruntimeDescriber)
 
+    def test_bfloat16_goes_to_float32(self, doomed, safe_instruction_set, monkeypatch):
+        if safe_instruction_set:  # as below
+            monkeypatch.setenv(processor.CAP, safe_instruction_set)
+        with pytest.warns(UserWarning, match=r"^OpenVINO crashes on this processor in bfloat16: .* float32, slower$"):
+            describer = open_describer(load_model("logpolar-96-small"), runtime="openvino", precision="bfloat16")
+        assert isinstance(describer, OpenVinoDescriber)
+
     def test_float32_is_run(self, doomed, safe_instruction_set, monkeypatch):
         if safe_instruction_set:  # OpenVINO may be loaded here for the first time, and stays as it is loaded
             monkeypatch.setenv(processor.CAP, safe_instruction_set)

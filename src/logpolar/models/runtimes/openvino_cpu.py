@@ -66,8 +66,9 @@ class OpenVinoDescriber(PatchDescriber):
         if precision == "int8" and not is_safe:
             raise UnsafeKernelError(f"model '{model.name}': OpenVINO crashes on this processor in int8")
         if precision == "bfloat16" and not (is_safe and has_bfloat16()):
+            reason = "this processor has no bfloat16" if is_safe else "OpenVINO crashes on this processor in bfloat16"
             warnings.warn(
-                f"this processor has no bfloat16: model '{model.name}' runs in float32, slower",
+                f"{reason}: model '{model.name}' runs in float32, slower",
                 LogpolarWarning,
                 stacklevel=3,
             )
