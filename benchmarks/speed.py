@@ -33,6 +33,7 @@ SUBJECTS: dict[str, Callable[[Settings], Subject]] = {
     "matching": parts.matching,
     "geometry": parts.geometry,
     "description": whole.description,
+    "extraction": whole.extraction,
     "growth": whole.growth,
     "start": whole.start,
 }

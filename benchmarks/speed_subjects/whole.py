@@ -10,6 +10,8 @@ from speed_subjects import peers
 from speed_subjects.inputs import COUNT, LARGE, SMALL, gray_picture, picture, random_keypoints
 from speed_subjects.measuring import Case, Settings, Subject, Work
 
+_EXTRACTED = ("logpolar-96-int8", "logpolar-sf-int8")
+
 _FIRST_DESCRIPTOR = """
 import numpy, logpolar
 extractor = logpolar.Extractor({model!r}, runtime={runtime!r})
@@ -49,6 +51,20 @@ def description(settings: Settings) -> Subject:
         ),
         baseline,
     )
+
+
+def extraction(settings: Settings) -> Subject:
+    """Image in, detected keypoints and their descriptors out: SIFT's keypoints, and those of the network detector."""
+
+    def detected(model: str) -> Work:
+        name, _, runtime = model.partition("@")
+        extractor = Extractor(name, max_keypoints=2048, runtime=runtime, threads=settings.threads)  # type: ignore[arg-type]
+        pixels = picture(SMALL)
+        return lambda: extractor.extract(pixels)
+
+    names = [f"{name}@{runtime}" for runtime in ("onnxruntime", "openvino") for name in _EXTRACTED]
+    cases = tuple(Case(model, lambda model=model: detected(model), 2048) for model in names)
+    return Subject(f"Image to 2048 keypoints and descriptors, {SMALL[0]} px picture", "keypoints/s", cases, names[0])
 
 
 def growth(settings: Settings) -> Subject:
