@@ -1,12 +1,13 @@
 """Features and matches from every engine, with accidents: the same bits from all of them, nothing lost, nothing twice.
 
     PYTHONPATH=benchmarks python benchmarks/collection_engines.py equality PHOTOS WORK --engine dask --workers 4
-    PYTHONPATH=benchmarks python benchmarks/collection_engines.py overhead PHOTOS WORK [--images 120]
+    PYTHONPATH=benchmarks python benchmarks/collection_engines.py overhead PHOTOS WORK --images 40 [--small]
 
 ``equality`` extracts the first photos of a folder in this very process, then by an engine. In the middle of its run a
 worker is killed by SIGKILL; the photo in the middle kills whoever describes it; Dask's client is connected through a
 proxy that drops all connections once. Then pairs are matched.
-``overhead`` times processes, Dask and Ray on the same photos, in turns, after a run that starts their workers.
+``overhead`` times processes, Dask and Ray on the same photos, in turns, without the start of workers. On a busy machine
+CPU time tells more than the wall clock.
 """
 
 from __future__ import annotations
@@ -21,23 +22,26 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+import psutil
 
 from common import save_section
 from logpolar.cli.options import open_extractor
 from logpolar.distributed import Workers
+from logpolar.features import batch
 from logpolar.features.batch import AnyExtractor, extract_images
-from logpolar.features.collections import open_features
+from logpolar.features.collections import FeatureCollectionWriter, open_features
 from logpolar.features.features import Features
 from logpolar.images import find_images
 from logpolar.matching.batch import match_pairs
 from logpolar.matching.collections import open_matches
 from logpolar.matching.pairs import sequential_pairs
+from logpolar.storage.collections import Item, Part
 
 SHARD, PAIRS_IN_SHARD, OVERLAP = 8, 40, 4
 OPTIONS = {"model": "logpolar-96-int8", "max_keypoints": 256, "max_size": 400, "min_size": 0}
@@ -230,26 +234,63 @@ def equality(images: dict[str, Path], work: Path, engine: str, count: int) -> di
     return {"of_images": len(images), "shard_size": SHARD, "options": OPTIONS, **found}
 
 
-def timed(images: dict[str, Path], place: Path, workers: Workers) -> float:
+def descendants() -> dict[int, psutil.Process]:
+    return {each.pid: each for each in psutil.Process().children(recursive=True)}
+
+
+class Stamped(FeatureCollectionWriter):
+    """Notes wall-clock and CPU time whenever a shard is listed: of this process and of those not ``left_out``."""
+
+    times: ClassVar[list[np.ndarray]] = []
+    left_out: ClassVar[set[int]] = set()
+
+    def add(self, part: Part, items: Iterable[Item]) -> None:
+        super().add(part, items)
+        own = [each for pid, each in descendants().items() if pid not in self.left_out]
+        spent = 0.0
+        for each in [psutil.Process(), *own]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                spent += sum(each.cpu_times()[:2])
+        self.times.append(np.array([time.perf_counter(), spent]))
+
+
+def timed(images: dict[str, Path], place: Path, workers: Workers, options: dict[str, Any], size: int) -> list[float]:
+    """Seconds, and seconds of CPU, from the second shard to the last: workers have started, and loaded the model."""
     shutil.rmtree(place, ignore_errors=True)
-    began = time.perf_counter()
-    extract_images(images, place, partial(open_extractor, **OPTIONS), workers, shard_size=SHARD)
-    return time.perf_counter() - began
+    Stamped.times.clear()
+    extract_images(images, place, partial(open_extractor, **options), workers, shard_size=size)
+    return [round(float(each), 2) for each in Stamped.times[-1] - Stamped.times[1]]
 
 
-def overhead(images: dict[str, Path], work: Path, turns: int) -> dict[str, Any]:
-    seconds: dict[str, list[float]] = {"processes": [], "Dask": [], "Ray": []}
-    few = dict(list(images.items())[: 2 * SHARD])
-    with dask_address(2) as (dask, _), ray_address(2) as ray:
-        engines = {"processes": Workers(2), "Dask": Workers(1, dask), "Ray": Workers(1, ray)}
-        for workers in engines.values():
-            timed(few, work / "few", workers)
-        for _ in range(turns):
-            for name, workers in engines.items():
-                seconds[name].append(round(timed(images, work / "timed", workers), 2))
-    best = {name: min(all_of) for name, all_of in seconds.items()}
-    ratio = {name: round(best[name] / best["processes"] - 1, 3) for name in ("Dask", "Ray")}
-    return {"images": len(images), "seconds": seconds, "overhead_of_best": ratio, "options": OPTIONS}
+def overhead(images: dict[str, Path], work: Path, turns: int, options: dict[str, Any], size: int) -> dict[str, Any]:
+    """Of each engine over processes, with both clusters running; those of the others are not counted."""
+    batch.FeatureCollectionWriter = Stamped  # type: ignore[misc]
+    engines, found = {"processes": Workers(2)}, dict[str, list[list[float]]]()
+    with dask_address(2) as (dask, _):
+        of_dask = set(descendants())
+        with ray_address(2) as ray:
+            of_ray = set(descendants()) - of_dask
+            engines |= {"Dask": Workers(1, dask), "Ray": Workers(1, ray)}
+            left_out = {"processes": of_dask | of_ray, "Dask": of_ray, "Ray": of_dask}
+            for turn in range(-1, turns):  # the first one starts workers, and does not count
+                for name in list(engines) if turn % 2 else list(engines)[::-1]:
+                    Stamped.left_out = left_out[name]
+                    taken = timed(images, work / "timed", engines[name], options, size)
+                    if turn >= 0:
+                        found.setdefault(name, []).append(taken)
+                print(turn, found, os.getloadavg()[0], flush=True)
+    medians = {name: np.median(each, axis=0) for name, each in found.items()}
+    ratios = {name: medians[name] / medians["processes"] - 1 for name in ("Dask", "Ray")}
+    return {
+        "images_counted": len(images) - 2 * size,
+        "shard_size": size,
+        "options": options,
+        "seconds_and_cpu_seconds": found,
+        "medians": {name: each.round(2).tolist() for name, each in medians.items()},
+        "overhead_of_medians": {name: each.round(3).tolist() for name, each in ratios.items()},
+        "cores": len(os.sched_getaffinity(0)),
+        "load": os.getloadavg()[0],
+    }
 
 
 def main() -> None:
@@ -260,7 +301,9 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=300)
     parser.add_argument("--engine", choices=["processes", "dask", "ray"], default="processes")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--shard-size", type=int, default=SHARD)
     given = parser.parse_args()
     given.work.mkdir(parents=True, exist_ok=True)
     here = str(Path(__file__).parent)
@@ -272,7 +315,9 @@ def main() -> None:
         found = module.equality(images, given.work, given.engine, given.workers)
         save_section("collections", f"{given.engine}, {given.workers} workers", found)
     else:
-        save_section("collections", "overhead", module.overhead(images, given.work, given.turns))
+        options = OPTIONS if given.small else {"model": OPTIONS["model"], "max_size": 1600}
+        found = module.overhead(images, given.work, given.turns, options, given.shard_size)
+        save_section("collections", f"overhead, {'small' if given.small else 'whole'} photos", found)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
 import cv2
 
@@ -34,6 +35,16 @@ def process_of(task: int) -> int:
 
 def start(*words: str) -> list[str]:
     return list(words)
+
+
+def own_gpu(started: list[str], task: int) -> tuple[int, int, str | None]:
+    """Dies at task 5, once. ``started`` counts the tasks of this process."""
+    started.append("task")
+    if task == 5 and not Path(started[0]).exists():
+        Path(started[0]).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.05)
+    return os.getpid(), len(started) - 1, os.environ.get("CUDA_VISIBLE_DEVICES")
 
 
 def look_around(started: list[str], task: int) -> dict[str, object]:

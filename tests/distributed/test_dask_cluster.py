@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import socket
 import threading
 from functools import partial
@@ -70,10 +71,12 @@ class TestDaskCluster:
             list(on_workers(refuse_five, range(12), Workers(1, f"dask:{address}")))
 
     @pytest.mark.parametrize("wrong", ["nonsense", "tcp://127.0.0.1:1"])
-    def test_a_wrong_address_is_an_error_in_words(self, monkeypatch, wrong):
+    def test_a_wrong_address_is_an_error_in_words(self, monkeypatch, capfd, wrong):
         monkeypatch.setattr("logpolar.distributed.dask_cluster._PATIENCE", 1)
         with pytest.raises(LogpolarError, match="no scheduler with workers answers there"):
             list(on_workers(abs, [1, 2], Workers(1, f"dask:{wrong}")))
+        logging.getLogger("distributed.client").error("Failed to reconnect")  # with a traceback, minutes later
+        assert capfd.readouterr() == ("", "")
 
     def test_a_connection_that_is_cut_is_made_again(self, address):
         proxy, found = Proxy(address), []

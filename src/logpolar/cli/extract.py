@@ -72,7 +72,7 @@ def extract(
     opener = extractor_opener(**extraction)
     shards = shards_of(output, shard_size, SHARD_SIZE)
     with continuing(output):
-        workers = make_workers(executor, jobs, batch=4)
+        workers = make_workers(executor, jobs, 4, extraction["device"])
         report = extract_images(images, output, opener, workers, overwrite, True, masks=found, shard_size=shards)
     if len(report.failed) == 1 == len(images):
         raise ImageError(next(iter(report.failed.values())))

@@ -159,11 +159,11 @@ def shards_of(output: Path, size: int | None, usual: int) -> int | None:
     return size or (usual if is_collection(output) else None)
 
 
-def make_workers(executor: str, jobs: int, batch: int) -> Workers:
+def make_workers(executor: str, jobs: int, batch: int, device: str = "cpu") -> Workers:
     """Workers by --executor and --jobs; ``batch``: tasks sent to a cluster at a time."""
     from logpolar.distributed import LOCAL, Workers
 
-    return Workers(jobs) if executor == LOCAL else Workers(jobs, executor, batch)
+    return Workers(jobs) if executor == LOCAL else Workers(jobs, executor, batch, device.startswith("cuda"))
 
 
 pairs_file_option = click.option(

@@ -34,7 +34,8 @@ class DaskCluster:
 
     def __init__(self, address: str, job: Job) -> None:
         self._address, self._run = address, pickle.dumps(ClusterRun(job))
-        logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what it reports is handled here
+        for name in ("distributed", "distributed.client"):  # the second has a level of its own
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # what they report is handled here
         self._threads = 1
         self._open()
 

@@ -7,6 +7,7 @@ import pickle
 import re
 import socket
 from collections.abc import Sequence
+from itertools import cycle
 from typing import Any
 
 from logpolar.distributed.clusters import ClusterRun, run_pickled
@@ -15,7 +16,14 @@ from logpolar.errors import LogpolarError, MissingExtraError
 
 try:
     import ray
-    from ray.exceptions import NodeDiedError, ObjectLostError, OutOfMemoryError, RayTaskError, WorkerCrashedError
+    from ray.exceptions import (
+        NodeDiedError,
+        ObjectLostError,
+        OutOfMemoryError,
+        RayActorError,
+        RayTaskError,
+        WorkerCrashedError,
+    )
 except ImportError as missing:
     raise MissingExtraError("a Ray cluster", "ray") from missing
 
@@ -27,12 +35,22 @@ _PATIENCE = 10
 
 
 class RayCluster:
-    """An ``Engine``: a batch is a task of Ray. The address "local" starts Ray on this machine for the run."""
+    """An ``Engine``: a batch is a task of Ray. The address "local" starts Ray on this machine for the run.
 
-    lost: tuple[type[BaseException], ...] = (WorkerCrashedError, NodeDiedError, ObjectLostError, OutOfMemoryError)
+    With ``gpu`` there is an actor for each GPU, in turns: Ray ends the processes of other tasks that use one after each
+    task, and hides GPUs from those that ask for none.
+    """
+
+    lost: tuple[type[BaseException], ...] = (
+        WorkerCrashedError,
+        NodeDiedError,
+        ObjectLostError,
+        OutOfMemoryError,
+        RayActorError,
+    )
     cut: tuple[type[BaseException], ...] = ()
 
-    def __init__(self, address: str, job: Job) -> None:
+    def __init__(self, address: str, job: Job, gpu: bool = False) -> None:
         self._run, self._own = pickle.dumps(ClusterRun(job)), not ray.is_initialized()
         try:
             if self._own:
@@ -43,13 +61,20 @@ class RayCluster:
             raise LogpolarError(
                 f"ray:{address}: no cluster answers there; start one with `ray start --head`"
             ) from error
-        self._remote = ray.remote(max_retries=_REPEATS)(run_pickled)
+        self._gpus = int(ray.cluster_resources().get("GPU", 0)) if gpu else 0
+        if gpu and not self._gpus:
+            self.close(done=True)
+            raise LogpolarError(f"ray:{address}: no machine of this cluster has a GPU; leave out --device")
+        actor = ray.remote(num_gpus=1, max_restarts=-1, max_task_retries=_REPEATS)(_GpuWorker)
+        self._actors = [actor.remote() for _ in range(self._gpus)]
+        task = ray.remote(max_retries=_REPEATS)(run_pickled)
+        self._turns = cycle([each.run for each in self._actors] or [task])
 
     def capacity(self) -> int:
-        return max(2 * int(ray.cluster_resources().get("CPU", 1)), 2)
+        return max(2 * (self._gpus or int(ray.cluster_resources().get("CPU", 1))), 2)
 
     def submit(self, tasks: Sequence[Any]) -> RayBatch:
-        return RayBatch(self._remote.remote(self._run, pickle.dumps(tasks)))
+        return RayBatch(next(self._turns).remote(self._run, pickle.dumps(tasks)))
 
     def recover(self) -> None:
         """Ray replaces dead workers itself."""
@@ -57,6 +82,13 @@ class RayCluster:
     def close(self, done: bool) -> None:
         if self._own:
             ray.shutdown()
+
+
+class _GpuWorker:
+    """A process that has a GPU for itself."""
+
+    def run(self, run: bytes, tasks: bytes) -> list[Any]:
+        return run_pickled(run, tasks)
 
 
 class RayBatch:

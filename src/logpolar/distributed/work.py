@@ -38,6 +38,7 @@ class Workers:
     jobs: int = 1  # processes on this machine; a cluster has its own number
     executor: str = LOCAL  # see ENGINES
     batch: int = 1  # tasks sent at a time
+    gpu: bool = False  # each worker of a cluster has a GPU for itself, and keeps it
 
     @property
     def is_here(self) -> bool:
@@ -196,7 +197,7 @@ def open_engine(workers: Workers, job: Job) -> Engine:
     if kind == "ray" and address:
         from logpolar.distributed.ray_cluster import RayCluster
 
-        return RayCluster(address, job)
+        return RayCluster(address, job, workers.gpu)
     raise LogpolarError(f"'{workers.executor}' is no executor; use one of: {', '.join(ENGINES)}")
 
 
