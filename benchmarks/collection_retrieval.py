@@ -1,7 +1,8 @@
 """Retrieval in a collection of many scenes, and its time for many images.
 
     PYTHONPATH=benchmarks python benchmarks/collection_retrieval.py recall FEATURES SCENES [test]
-    PYTHONPATH=benchmarks python benchmarks/collection_retrieval.py time 10000 20000
+    PYTHONPATH=benchmarks python benchmarks/collection_retrieval.py time 20000 100000
+    PYTHONPATH=benchmarks python benchmarks/collection_retrieval.py index 200000
 
 ``recall``: FEATURES hold images called SCENE/NAME of all scenes; SCENES/SCENE/sparse/images.txt are COLMAP models.
 Pairs of images that share 30 points of a model are to be found among each image's 20 nearest. ``of_pairs`` is the
@@ -13,7 +14,9 @@ min(20, partners): 20 places cannot hold the 59 partners that some images have. 
 from __future__ import annotations
 
 import argparse
+import resource
 import time
+from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,7 @@ import numpy as np
 
 from common import save_section
 from logpolar.features.collections import open_features
+from logpolar.matching import similar_vectors
 from logpolar.matching.retrieval import find_centres, pool_images, shipped_centres
 from logpolar.matching.similar_vectors import averaged, nearest_rows
 
@@ -105,25 +109,72 @@ def recall(features: Path, scenes: Path, part: Path | None = None) -> dict[str, 
     return {"points": POINTS, "neighbours": PLACES, "bound_of_pairs": round(bound(names, truth), 4), "found": results}
 
 
+DIMENSIONS, IMAGES_OF_PLACE, SIMILARITY = 2048, 20, 0.18
+"""Of made-up vectors. The similarity is the median of 22 photos of Hawa Mahal; of other photos it is 0.01."""
+
+
+def made_up(count: int) -> np.ndarray:
+    """Unit vectors of images of many places, in no order."""
+    random = np.random.default_rng(0)
+    places = random.standard_normal((count // IMAGES_OF_PLACE, DIMENSIONS), np.float32) * np.float32(SIMILARITY**0.5)
+    order = random.permutation(count)
+    vectors = random.standard_normal((count, DIMENSIONS), np.float32) * np.float32((1 - SIMILARITY) ** 0.5)
+    for row in range(count):
+        vectors[row] += places[order[row] % len(places)]
+        vectors[row] /= np.linalg.norm(vectors[row])
+    return vectors
+
+
+def megabytes() -> float:
+    """The most memory that this process has had."""
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+def spent(work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
+    wall, processor, before = time.perf_counter(), time.process_time(), megabytes()
+    found = work()
+    taken = time.perf_counter() - wall, time.process_time() - processor
+    return found, {"seconds": round(taken[0], 1), "cpu_seconds": round(taken[1], 1), "more_mb": megabytes() - before}
+
+
 def timed(counts: list[int]) -> dict[str, Any]:
-    random, found = np.random.default_rng(0), {}
+    """All with all, once. Retrieval does it twice: to average, and then to find neighbours."""
+    found = {}
     for count in counts:
-        vectors = random.standard_normal((count, 2048), np.float32)
-        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        began = time.perf_counter()
-        nearest_rows(averaged(vectors), PLACES)
-        found[str(count)] = round(time.perf_counter() - began, 2)
-    return {"dimensions": 2048, "seconds": found}
+        vectors = made_up(count)
+        _, found[str(count)] = spent(lambda: nearest_rows(vectors, PLACES))  # noqa: B023
+    return {"dimensions": DIMENSIONS, "found": found}
+
+
+def indexed(count: int, sample: int = 500) -> dict[str, Any]:
+    """faiss once, against the exact neighbours of a sample."""
+    similar_vectors.MOST_EXACT = 0
+    vectors = made_up(count)
+    (rows, _), cost = spent(lambda: nearest_rows(vectors, PLACES))
+    some = np.random.default_rng(1).permutation(count)[:sample]
+    similarities = vectors[some] @ vectors.T
+    similarities[np.arange(sample), some] = -2
+    truth = np.argsort(-similarities, axis=1)[:, : IMAGES_OF_PLACE - 1]
+    hits = [len(set(a) & set(b)) / len(a) for a, b in zip(truth.tolist(), rows[some].tolist(), strict=True)]
+    return {
+        "count": count,
+        "dimensions": DIMENSIONS,
+        "sample": sample,
+        "recall": round(float(np.mean(hits)), 4),
+        **cost,
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["recall", "time"])
+    parser.add_argument("what", choices=["recall", "time", "index"])
     parser.add_argument("arguments", nargs="+")
     given = parser.parse_args()
     if given.what == "recall":
         section = "retrieval, test scenes alone" if len(given.arguments) > 2 else "retrieval"
         save_section("collections", section, recall(*map(Path, given.arguments)))
+    elif given.what == "index":
+        save_section("collections", "retrieval_index", indexed(int(given.arguments[0])))
     else:
         save_section("collections", "retrieval_time", timed(list(map(int, given.arguments))))
 

@@ -71,15 +71,18 @@ class TestFaiss:
         np.fill_diagonal(everything, -9)
         expected = np.argsort(-everything, axis=1)[:, :5]
         found = [len(set(a) & set(b)) / 5 for a, b in zip(rows.tolist(), expected.tolist(), strict=True)]
-        assert np.mean(found) > 0.95
+        assert np.mean(found) > 0.99
         np.testing.assert_allclose(similarities, np.take_along_axis(everything, rows, 1), atol=0.02)
         assert (np.diff(similarities, axis=1) <= 0).all()
 
-    def test_places_that_stay_empty_hold_the_row_itself(self, monkeypatch):
-        monkeypatch.setattr(similar_vectors, "_PROBED", 1)
-        vectors = self.places(50, 6, 0.01)
-        rows, similarities = nearest_rows(vectors, 120)
-        own = np.arange(300)[:, None]
+    def test_is_the_same_in_each_run(self):
+        vectors = self.places(300, 6, 0.7)
+        assert np.array_equal(nearest_rows(vectors, 5)[0], nearest_rows(vectors, 5)[0])
+
+    def test_places_that_stay_empty_hold_the_row_itself(self):
+        vectors = np.repeat(self.places(2, 1, 0), 300, axis=0)  # links lead to some of the equal ones
+        rows, similarities = nearest_rows(vectors, 599)
+        own = np.arange(600)[:, None]
         assert (rows == own).any() and not similarities[rows == own].any()
         others = [[each for each in row if each != number] for number, row in enumerate(rows.tolist())]
         assert all(len(row) == len(set(row)) for row in others)
