@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import logging
 import random
 import re
 import tarfile
@@ -242,6 +243,7 @@ def _opened(url: str) -> tuple[Any, str]:
         from fsspec.core import url_to_fs
     except ImportError as error:
         raise MissingExtraError(f"{url}: reading by URL", "remote") from error
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # tracebacks of attempts that are repeated
     options: dict[str, Any] = {}
     if url.lower().startswith("http"):
         with contextlib.suppress(ImportError):
