@@ -202,6 +202,9 @@ class TestPage:
             counts = file.counts()
         content = dict(found["Content"]["tables"][0]["rows"])
         assert content["correspondences"] == str(counts["correspondences"])
+        settings = dict(found["Content"]["tables"][3]["rows"])
+        assert settings["pairs"].startswith("min_shared ")
+        assert not any("{" in value for value in settings.values())
         images, pairs = (found[name]["tables"][0]["rows"] for name in ("Images", "Image pairs"))
         assert len(images) == counts["images"]
         assert sum(int(row[3]) for row in pairs) == counts["correspondences"]

@@ -128,7 +128,7 @@ def test_models_that_nothing_connects_are_separate():
     ("lens", "words"),
     [
         (replace(LENS, focal=900.0), "a view of 132 degrees"),
-        (replace(LENS, focal=90000.0), "focal length 90000 px for photos of 4000 px"),
+        (replace(LENS, focal=90000.0), "focal length 90000 px for photos of 4000 px, a view of 2.5 degrees"),
         (replace(LENS, parameters=(3200.0, 2000.0, 1500.0, -1.5)), "a radial distortion of -1.50"),
         (replace(LENS, kind="OPENCV_FISHEYE", focal=900.0), None),
     ],

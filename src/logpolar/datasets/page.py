@@ -45,7 +45,7 @@ def _content(file: CorrespondenceFile, statistics: Statistics) -> PageSection:
     mismatch.append(["above 2x", f"{100 * statistics.fraction_above(2):.2f} %"])
     causes = {"image pairs": file.summary.get("image_pairs_rejected", {}), "keypoints": statistics.rejects}
     rejects = [[what, cause, str(number)] for what, each in causes.items() for cause, number in each.items() if number]
-    settings = [[name, str(value)] for name, value in file.settings.items()]
+    settings = [[name, _words(value)] for name, value in file.settings.items()]
     tables = [
         PageTable("Content.", ["", "number"], counts),
         PageTable("Scale mismatch: factor by which detected sizes disagree.", ["quantile", "mismatch"], mismatch),
@@ -56,6 +56,12 @@ def _content(file: CorrespondenceFile, statistics: Statistics) -> PageSection:
     if left_out:
         tables.append(PageTable("Images that were left out.", ["image", "reason"], left_out))
     return PageSection("Content", (), tables, _statistics_figure(file, statistics))
+
+
+def _words(value: object) -> str:
+    if not isinstance(value, dict):
+        return str(value)
+    return ", ".join(f"{name} {_words(each)}" for name, each in value.items())
 
 
 def _statistics_figure(file: CorrespondenceFile, statistics: Statistics) -> list[PageFigure]:

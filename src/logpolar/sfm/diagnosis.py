@@ -213,7 +213,7 @@ def _implausible(lens: Lens) -> str:
     ratio, fisheye = lens.focal / max(longer, 1), "FISHEYE" in lens.kind
     if not (0 if fisheye else FOCAL_RANGE[0]) < ratio < FOCAL_RANGE[1]:
         view = degrees(2 * atan(0.5 / max(ratio, 1e-9)))
-        return f"focal length {lens.focal:.0f} px for photos of {longer} px, a view of {view:.0f} degrees"
+        return f"focal length {lens.focal:.0f} px for photos of {longer} px, a view of {view:.{view < 10:d}f} degrees"
     # After focal length and principal point come the coefficients of the distortion.
     if lens.kind in ("SIMPLE_RADIAL", "RADIAL") and abs(lens.parameters[3]) > STRONG_DISTORTION:
         return f"a radial distortion of {lens.parameters[3]:.2f}"
