@@ -111,6 +111,29 @@ def test_less_is_drawn_while_the_view_moves_too_slowly(page):
     assert amounts[1] > amounts[2] > amounts[3] < amounts[4] <= amounts[5] < 400000
 
 
+def test_at_rest_nothing_is_drawn(page):
+    counted = """async () => {
+      const frames = (count) => new Promise((done) => {
+        const next = () => (count-- ? requestAnimationFrame(next) : done());
+        next(); });
+      pace.rest();
+      await frames(3);
+      const { draw } = state.renderer, counts = [];
+      let drawn = 0;
+      state.renderer.draw = (...values) => { drawn++; draw(...values); };
+      for (const change of [() => {}, () => { move(turn, 0.1, 0); move(turn, 0.1, 0); }]) {
+        drawn = 0;
+        change();
+        await frames(10);
+        counts.push(drawn);
+      }
+      Object.assign(state.renderer, { draw });
+      return counts; }"""
+    still, moved = page.evaluate(counted)
+    assert still == 0
+    assert 1 <= moved <= 2, "once for both changes, and once more if the view has come to rest"
+
+
 def test_drag_wheel_and_right_button_move_the_view(page):
     box, seen = page.locator("#view").bounding_box(), [pixels(page)]
     x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
