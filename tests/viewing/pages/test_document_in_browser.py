@@ -62,6 +62,21 @@ def test_text_has_the_contrast_that_wcag_asks_for(page, contrasts):
     assert [each for each in found if each[0] < 4.5] == []
 
 
+def test_links_lead_to_headings_that_can_be_seen(page):
+    page.evaluate(
+        """() => { const links = element("contents");
+                   for (let n = 0; n < 30; n++) links.append(links.lastChild.cloneNode(true));
+                   element("section-1").style.height = "3000px";
+                   dispatchEvent(new Event("resize")); }"""
+    )
+    page.locator("#contents a").nth(1).click()
+    bar, heading = (page.locator(name).bounding_box() for name in ("#contents", "#section-1 h2"))
+    assert bar["y"] == 0
+    assert bar["height"] > 80, "several rows of links"
+    assert bar["height"] <= heading["y"] < bar["height"] + 60
+    page.evaluate("() => { while (element('contents').children.length > 2) element('contents').lastChild.remove(); }")
+
+
 def test_on_a_phone_nothing_is_cut_off(page):
     page.set_viewport_size({"width": 390, "height": 844})
     assert page.evaluate("() => document.documentElement.scrollWidth") <= 390

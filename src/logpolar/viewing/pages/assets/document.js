@@ -44,6 +44,12 @@ function addFigure(parent, { caption, picture }) {
   add(figure, "figcaption", caption);
 }
 
+// Where a link leads to must not lie behind the links, which stay at the top on a large screen.
+function clearLinks() {
+  const bar = element("contents"), sticks = getComputedStyle(bar).position === "sticky";
+  document.documentElement.style.scrollPaddingTop = sticks ? `${bar.offsetHeight + 4}px` : "0";
+}
+
 function start() {
   element("title").textContent = document.title = data.title;
   element("intro").textContent = data.intro;
@@ -62,6 +68,8 @@ function start() {
     section.figures.forEach((figure) => addFigure(place, figure));
   });
   showFooter();
+  clearLinks();
+  window.addEventListener("resize", clearLinks);
   document.body.dataset.ready = "true";
 }
 
