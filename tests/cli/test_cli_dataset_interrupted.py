@@ -49,6 +49,15 @@ class TestInterrupted:
         assert_same_content(output, whole)
         assert [each.name for each in tmp_path.iterdir()] == ["out.h5"]
 
+    def test_before_anything_is_done_nothing_is_promised(self, places, tmp_path, monkeypatch):
+        def stop(task):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(scenes, "prepare_view", stop)
+        result = run("colmap", places / "one", "-o", tmp_path / "out.h5", *SCENE)
+        assert (result.exit_code, result.stderr) == (130, "logpolar: stopped\n")
+        assert not (tmp_path / "out.h5").exists()
+
     def test_while_images_are_prepared(self, places, scene_file, tmp_path, monkeypatch):
         original, calls = scenes.prepare_view, []
 

@@ -176,7 +176,16 @@ class TestResuming:
         assert leftovers(path) == ["scene.h5.scratch"]
         self.continue_it(small, path, small_built)
 
-    @pytest.mark.parametrize("count", [0, 3])
+    def test_stopped_before_the_first_image(self, small, small_built, tmp_path, monkeypatch):
+        """There is no empty file, which would refuse other settings."""
+        path = tmp_path / "scene.h5"
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            stop_after(patch, "prepare_view", 0)
+            build_scene(small, path, SMALL)
+        assert not path.exists()
+        self.continue_it(small, path, small_built)
+
+    @pytest.mark.parametrize("count", [1, 3])
     def test_stopped_between_images(self, small, small_built, tmp_path, monkeypatch, count):
         path = tmp_path / "scene.h5"
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
@@ -243,6 +252,14 @@ class TestResuming:
         stop_after(monkeypatch, "prepare_view", 0, AssertionError)
         build_scene(small, path, SMALL)
         assert path.read_bytes() == small_built.read_bytes()
+        assert leftovers(path) == []
+
+    def test_killed_before_the_scratch_folder_was_deleted(self, small, small_built, tmp_path):
+        """The file is complete; what is left of the run goes with the next one."""
+        path = Path(shutil.copy(small_built, tmp_path / "scene.h5"))
+        (tmp_path / "scene.h5.scratch").mkdir()
+        (tmp_path / "scene.h5.scratch" / "0.view.npz").touch()
+        build_scene(small, path, SMALL)
         assert leftovers(path) == []
 
     @pytest.mark.parametrize("complete", [True, False])

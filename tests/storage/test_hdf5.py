@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
 import json
 import os
+import time
 from pathlib import Path
 
 import h5py
@@ -258,6 +260,13 @@ class TestWritersThatGo:
             raise KeyboardInterrupt
         assert names_in(path.parent) == [path.name]  # of an earlier run
 
+    def test_an_addition_in_its_place_stays_whatever_comes_then(self, path, monkeypatch):
+        with pytest.raises(KeyboardInterrupt), DiaryWriter(path, SETTINGS) as writer:
+            swap = writer._swap
+            monkeypatch.setattr(writer, "_swap", lambda: (swap(), _thread.interrupt_main(), time.sleep(60)))
+            writer.add(0)
+        assert entries_in(path) == [0]
+
     def test_a_start_that_fails_leaves_nothing(self, path, monkeypatch):
         def full(place):
             raise OSError(28, "No space left on device")
@@ -321,6 +330,13 @@ class TestOverwriting:
             raise KeyboardInterrupt
         assert entries_in(path) == [0, 1, 2]
         assert names_in(path.parent) == [path.name]
+
+    def test_nothing_to_write_and_then_an_error_leave_it(self, path):
+        write(path)
+        with pytest.raises(KeyboardInterrupt), DiaryWriter(path, SETTINGS, overwrite=True) as writer:
+            writer.discard()
+            raise KeyboardInterrupt
+        assert entries_in(path) == [0, 1, 2]
 
     def test_nothing_to_write_leaves_it(self, path):
         write(path, range(3))

@@ -184,7 +184,8 @@ def continuing(output: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as error:
-        stop(f"stopped; finished work is in {output}; rerun the command to resume", error)
+        kept = f"; finished work is in {output}; rerun the command to resume" if output.exists() else ""
+        stop(f"stopped{kept}", error)
 
 
 def engine_options(command: Command) -> Command:

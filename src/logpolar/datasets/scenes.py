@@ -56,8 +56,10 @@ def build_scene(
     source = {"source": "colmap", "scene": scene.folder.resolve().name, "images_hash": fingerprint(cameras, files)}
     with CorrespondenceWriter(output, source | stored_settings(options), overwrite) as writer:
         was_complete = writer.complete
+        build = _Build(scene, shared, splits, pairs, options, writer, jobs, progress)
         if not was_complete:
-            _Build(scene, shared, splits, pairs, options, writer, jobs, progress).run(rejects)
+            build.run(rejects)
+        build.drop_scratch()  # here, so that a run killed just before leaves nothing for good
     return read_report(output, was_complete)
 
 
@@ -114,16 +116,15 @@ class _Build:
         usable = [pair for pair in self.pairs if all(name in self.writer.images for name in self._names(pair))]
         if not usable:
             self.writer.discard()
-            self._drop_scratch()
+            self.drop_scratch()
             reason = next(iter(left_out.values()))
             raise StorageError(f"{self.scene.folder}: no two usable images overlap enough; {reason}")
         rejects["image left out"] = len(self.pairs) - len(usable)
         self._link_views(usable)
         software = versions("numpy", "h5py", pycolmap=import_pycolmap("reading COLMAP models").__version__)
         self.writer.finish({"image_pairs_rejected": rejects, "left_out": left_out, "versions": software})
-        self._drop_scratch()
 
-    def _drop_scratch(self) -> None:
+    def drop_scratch(self) -> None:
         """Remove our own files, and the folder unless it has others."""
         for path in self.scratch.glob("*.view.npz"):
             path.unlink()

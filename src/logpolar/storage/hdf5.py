@@ -142,7 +142,7 @@ class Hdf5Writer:
     def discard(self) -> None:
         """Remove the file, which would be empty; one that was to be overwritten stays."""
         self._current.unlink()
-        self._current = self.path
+        self._current, self._is_new = self.path, False
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -186,6 +186,7 @@ class Hdf5Writer:
                 for each in (*self._behind, write):
                     each(file)
             flush(self._spare)
+            self._is_new = False  # whatever happens from here on: the file may have the addition
             self._swap()
         except BaseException as error:
             self._spare.unlink(missing_ok=True)  # may hold half an addition; the next starts from a copy
@@ -193,7 +194,6 @@ class Hdf5Writer:
                 raise StorageError(f"{self.path}: cannot be written ({in_words(error)})") from error
             raise
         self._behind = [write]
-        self._is_new = False
 
     def _earlier_damage(self) -> contextlib.AbstractContextManager[None]:
         """An earlier file may be damaged where nothing has been read, but something is to be written."""
