@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import warnings
+
 import numpy as np
 import pytest
 
@@ -9,6 +12,7 @@ from logpolar.geometry.options import ESTIMATORS
 from logpolar.geometry.two_view import estimate_fundamental, estimate_homography, estimate_pose
 
 CAMERA = np.array([[800, 0, 320], [0, 820, 240], [0, 0, 1.0]])
+STRING = "PINHOLE,640,480,800,820,320.5,240.5"
 OTHER_CAMERA = np.array([[600, 0, 300], [0, 600, 200], [0, 0, 1.0]])
 
 
@@ -106,7 +110,7 @@ def test_rotation_alone_has_no_baseline(degrees):
 def test_camera_strings_mean_the_same_as_matrices():
     """COLMAP's principal point is half a pixel further."""
     first, second, _ = two_views(noise=0.2)
-    names = "PINHOLE,640,480,800,820,320.5,240.5", "SIMPLE_PINHOLE 600 400 600 300.5 200.5"
+    names = STRING, "SIMPLE_PINHOLE 600 400 600 300.5 200.5"
     by_name, by_matrix = (estimate_pose(first, second, *cameras) for cameras in (names, (CAMERA, OTHER_CAMERA)))
     np.testing.assert_allclose(by_name.rotation, by_matrix.rotation, atol=1e-6)
 
@@ -170,9 +174,21 @@ def test_identical_images_are_a_common_scene(estimate):
     assert found.common_scene
 
 
-def test_different_numbers_of_points_are_refused():
-    with pytest.raises(ValueError, match=r"\(3, 2\) and \(4, 2\)"):
-        estimate_homography(np.zeros((3, 2)), np.zeros((4, 2)))
+@pytest.mark.parametrize("estimate", [*ESTIMATES, lambda a, b: estimate_pose(a, b, STRING, STRING)])
+@pytest.mark.parametrize("shapes", [((3, 2), (4, 2)), ((9, 3), (9, 3)), ((9,), (9,))])
+def test_points_of_other_shapes_are_refused(estimate, shapes):
+    first, second = map(np.zeros, shapes)
+    with pytest.raises(ValueError, match=re.escape(f"must have shapes (N, 2), not {shapes[0]} and {shapes[1]}")):
+        estimate(first, second)
+
+
+@pytest.mark.parametrize("estimate", ESTIMATES)
+def test_points_far_outside_any_image_give_no_warning(estimate):
+    points = 1e30 * np.random.default_rng(0).uniform(0, 500, (60, 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = estimate(points, points)
+    assert found.inliers.shape == (60,)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)

@@ -52,7 +52,7 @@ def measure_significance(
 ) -> float:
     """Significance of the inliers among matched points (N, 2); ``sample`` is s, with at most ``models`` models."""
     # Keypoints with several orientations match several times at one place; that is one piece of evidence.
-    places = np.rint(np.concatenate([first, second], axis=1) / (2 * threshold)).astype(np.int64)
+    places = np.rint(np.concatenate([first, second], axis=1) / (2 * threshold))
     _, unique = np.unique(places, axis=0, return_index=True)
     first, second, inliers = first[unique], second[unique], inliers[unique]
     chance = _chance(error, first, second, threshold)

@@ -98,6 +98,7 @@ def estimate_pose(
     that of a rotated image is not). ``changes``: fields of ``EstimationOptions``, as keywords.
     """
     options = replace(options or EstimationOptions(), **changes)
+    _check_points(first, second)
     rays, threshold = calibrated(first, second, first_camera, second_camera, options.threshold_of("pose"), scales)
     found = _solve(_POSE, *rays, threshold, options)
     if found.matrix is None:
@@ -120,6 +121,7 @@ def estimate_fundamental(
     ``changes``: fields of ``EstimationOptions``, as keywords.
     """
     options = replace(options or EstimationOptions(), **changes)
+    _check_points(first, second)
     here, there = described(first, scales[0]), described(second, scales[1])
     found = _solve(_FUNDAMENTAL, here, there, options.threshold_of("fundamental"), options)
     if found.matrix is None:
@@ -140,6 +142,7 @@ def estimate_homography(
     For planar scenes and purely rotating cameras. ``changes``: fields of ``EstimationOptions``, as keywords.
     """
     options = replace(options or EstimationOptions(), **changes)
+    _check_points(first, second)
     here, there = described(first, scales[0]), described(second, scales[1])
     found = _solve(_HOMOGRAPHY, here, there, options.threshold_of("homography"), options)
     if found.matrix is None:
@@ -163,10 +166,14 @@ def calibrated(
     return (first_rays, second_rays), threshold * pixel
 
 
+def _check_points(first: Points, second: Points) -> None:
+    shapes = np.shape(first), np.shape(second)
+    if shapes[0] != shapes[1] or shapes[0][1:] != (2,):
+        raise ValueError(f"matched points must have shapes (N, 2), not {shapes[0]} and {shapes[1]}")
+
+
 def _solve(kind: _Kind, first: Matrix, second: Matrix, threshold: float, options: EstimationOptions) -> Geometry:
     """A finite model, its inliers and their significance; points and threshold in the same units."""
-    if first.shape != second.shape or first.shape[1:] != (2,):
-        raise ValueError(f"matched points must have shapes (N, 2), not {first.shape} and {second.shape}")
     usable = np.flatnonzero(np.isfinite(np.concatenate([first, second], axis=1)).all(axis=1))
     inliers = np.zeros(len(first), np.bool_)
     if len(usable) < kind.minimum:
