@@ -21,6 +21,7 @@ try:
         ObjectLostError,
         OutOfMemoryError,
         RayActorError,
+        RayError,
         RayTaskError,
         WorkerCrashedError,
     )
@@ -52,15 +53,8 @@ class RayCluster:
 
     def __init__(self, address: str, job: Job, gpu: bool = False) -> None:
         self._run, self._own = pickle.dumps(ClusterRun(job)), not ray.is_initialized()
-        try:
-            if self._own:
-                if place := re.fullmatch(r"(?:ray://)?([^:/]+):(\d+)", address):
-                    socket.create_connection((place[1], int(place[2])), _PATIENCE).close()
-                ray.init(address=address, logging_level=logging.CRITICAL, log_to_driver=False)
-        except (OSError, ValueError, OverflowError, RuntimeError) as error:
-            raise LogpolarError(
-                f"ray:{address}: no cluster answers there; start one with `ray start --head`"
-            ) from error
+        if self._own:
+            _connect(address)
         self._gpus = int(ray.cluster_resources().get("GPU", 0)) if gpu else 0
         if gpu and not self._gpus:
             self.close(done=True)
@@ -82,6 +76,17 @@ class RayCluster:
     def close(self, done: bool) -> None:
         if self._own:
             ray.shutdown()
+
+
+def _connect(address: str) -> None:
+    reason = "no cluster answers there; start one with `ray start --head`"
+    try:
+        if place := re.fullmatch(r"(?:ray://)?([^:/]+):(\d+)", address):
+            socket.create_connection((place[1], int(place[2])), _PATIENCE).close()
+            reason = "Ray cannot connect to it; set RAY_AUTH_MODE=token if its cluster asks for a token"
+        ray.init(address=address, logging_level=logging.CRITICAL, log_to_driver=False)
+    except (OSError, ValueError, OverflowError, RuntimeError, RayError) as error:
+        raise LogpolarError(f"ray:{address}: {reason}") from error
 
 
 class _GpuWorker:
