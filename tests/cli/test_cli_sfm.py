@@ -135,3 +135,18 @@ def test_photos_of_a_phone(tmp_path):
     assert "no control point is seen by two registered photos" in unseen.stderr
     wrong = run_sfm(tmp_path / "photos", tmp_path / "other", "--georegister", "EPSG:99999")
     assert_one_error(wrong, "EPSG:99999: no such reference system")
+
+
+def test_frames_of_a_video_share_a_camera(tmp_path):
+    world = standard_world(cameras=6)
+    writer = cv2.VideoWriter(str(tmp_path / "v.avi"), cv2.VideoWriter_fourcc(*"MJPG"), 10, (320, 240))
+    for number in range(20):  # each view stands still for half a second
+        writer.write(cv2.cvtColor(world.views[number // 5][0], cv2.COLOR_GRAY2BGR))
+    writer.release()
+    result = run_sfm(tmp_path / "v.avi", tmp_path / "model", *SMALL, "--fps", 2)
+    assert result.exit_code == 0, result.output
+    assert "4 frames in" in result.stdout
+    assert "4 of 4 photos registered" in result.stdout
+    assert query(tmp_path / "model" / "database.db", "SELECT COUNT(*) FROM cameras") == [(1,)]
+    result = run_sfm(tmp_path / "v.avi", tmp_path / "other", *SMALL, "--fps", 2, "--camera-mode", "per-image")
+    assert query(tmp_path / "other" / "database.db", "SELECT COUNT(*) FROM cameras") == [(4,)], result.output

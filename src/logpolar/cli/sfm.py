@@ -67,12 +67,15 @@ def sfm(ctx: click.Context, /, photos: Path, output: Path, **settings: Any) -> N
     COLMAP project from elsewhere is refused. Exit code 1: no model, which report.html explains, most photos missing
     from it, or photos that could not be used. Needs the extra 'sfm'.
     """
+    from logpolar.images.preparation import is_video
     from logpolar.sfm.georegistration import check_positions, check_systems
     from logpolar.sfm.pipeline import reconstruct
     from logpolar.sfm.pycolmap_compat import verbose
     from logpolar.sfm.reports import explained, write_reports
 
     _apply_quality(ctx, settings, quality := QUALITIES[settings.pop("quality")])
+    if is_video(photos) and _left_open(ctx, "camera_mode"):
+        settings["camera_mode"] = "single"  # frames have no EXIF data that would tell COLMAP so
     command = command_line()
     device = settings["device"]
     opener = extractor_opener(**take_extraction(settings), contrast_threshold=quality.contrast_threshold)
@@ -114,9 +117,13 @@ for _option in sfm.params:
 def _apply_quality(ctx: click.Context, settings: dict[str, Any], quality: Quality) -> None:
     """Settings that the command line leaves open are those of the preset."""
     for name in ("max_keypoints", "max_size", "refine"):
-        if ctx.get_parameter_source(name) is click.core.ParameterSource.DEFAULT:
+        if _left_open(ctx, name):
             settings[name] = getattr(quality, name)
     settings["ba_iterations"] = quality.ba_iterations
+
+
+def _left_open(ctx: click.Context, name: str) -> bool:
+    return ctx.get_parameter_source(name) is click.core.ParameterSource.DEFAULT
 
 
 def _prepare(photos: Path, output: Path, fps: float, say: Callable[[str], None]) -> tuple[Path, bool]:

@@ -50,10 +50,15 @@ class Prepared:
     unread: Counter[str] = field(default_factory=Counter)  # suffix -> files that are no photos
 
 
+def is_video(source: str | Path) -> bool:
+    """Whether a file's name says that it is a video."""
+    return Path(source).is_file() and Path(source).suffix.lower() in VIDEO_SUFFIXES
+
+
 def prepare_photos(source: str | Path, output: Path, fps: float = 2.0) -> Prepared:
     """Photos of a folder or frames of a video; ``output`` is made only if something must be converted."""
     source = Path(source)
-    if source.is_file() and source.suffix.lower() in VIDEO_SUFFIXES:
+    if is_video(source):
         return Prepared(output, frames=extract_frames(source, output, fps))
     if not source.is_dir():
         return Prepared(source)  # what reads it says what is wrong
