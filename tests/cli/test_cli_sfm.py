@@ -59,8 +59,10 @@ def test_masks_and_quality(photos, tmp_path):
     (tmp_path / "masks").mkdir()
     for name, mask in (("0.png.png", half), ("1.png.png", half[:10])):
         cv2.imwrite(str(tmp_path / "masks" / name), mask)
-    options = ("--quality", "low", "--masks", tmp_path / "masks", "--quiet")
-    result = run_sfm(photos, tmp_path / "model", *FEW, *options)
+    options = ("--quality", "low", "--masks", tmp_path / "masks")
+    first = run_sfm(photos, tmp_path / "model", *FEW, *options)
+    assert "keypoints of 1 photos dropped" in first.stdout
+    result = run_sfm(photos, tmp_path / "model", *FEW, *options, "--quiet")
     assert result.exit_code == 1
     assert "1.png.png: the mask has 320 x 10 pixels, its photo 320 x 240" in result.stderr
     assert "2.png: no mask in" in result.stderr

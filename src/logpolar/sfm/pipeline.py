@@ -206,7 +206,8 @@ class _Run:
             images, self._features, open_extractor, self._jobs, self._overwrite, self._progress, masks=masks
         )
         if masks is not None:
-            self._say(f"masks: {report.masked} keypoints of {len(masks)} photos dropped")
+            used = len(masks.keys() - report.failed.keys())
+            self._say(f"masks: {report.masked} keypoints of {used} photos dropped")
         return dict(report.failed)
 
     def match(
