@@ -6,7 +6,8 @@ COLMAP finds depends on the pair it starts from. A wrong one splits tracks: its 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,12 @@ def read_matches(data: bytes | None) -> NDArray[np.intp]:
     return np.frombuffer(data or b"", "<u4").reshape(-1, 2).astype(np.intp)
 
 
-def explained_matches(models: Iterable[Any], database: Path) -> tuple[int, int]:
-    """Verified matches whose keypoints observe the same point of a model, and all those of pairs in a model."""
-    points = [_observed(model) for model in models]
+def explained_matches(models: Iterable[Any], database: Path, astray: Iterable[Collection[int]] = ()) -> tuple[int, int]:
+    """Verified matches whose keypoints observe the same point of a model, and all those of pairs in a model.
+
+    ``astray``: of each model, cameras that explain nothing, though they stand in it.
+    """
+    points = [_observed(model, cameras) for model, cameras in zip_longest(models, astray, fillvalue=())]
     explained = total = 0
     with connect(database) as tables:
         names = dict(tables.execute("SELECT image_id, name FROM images"))
@@ -40,11 +44,22 @@ def explained_matches(models: Iterable[Any], database: Path) -> tuple[int, int]:
     return explained, total
 
 
-def _observed(model: Any) -> dict[str, NDArray[np.int64]]:
+def linked_photos(database: Path) -> int:
+    """Number of photos that a verified pair has."""
+    with connect(database) as tables:
+        pairs = tables.execute("SELECT pair_id FROM two_view_geometries WHERE rows > 0")
+        return len({number for (pair,) in pairs for number in divmod(pair, PAIR_FACTOR)})
+
+
+def _observed(model: Any, astray: Collection[int]) -> dict[str, NDArray[np.int64]]:
     """Numbers of the points that the keypoints of registered photos observe, -1 for none, by name."""
     return {
         str(image.name): np.array(
-            [point.point3D_id if point.has_point3D() else -1 for point in image.points2D], np.int64
+            [
+                point.point3D_id if point.has_point3D() and image.camera_id not in astray else -1
+                for point in image.points2D
+            ],
+            np.int64,
         )
         for image in (model.images[number] for number in model.reg_image_ids())
     }

@@ -33,9 +33,6 @@ MAPPERS: tuple[MapperName, ...] = get_args(MapperName)
 _BA_ITERATIONS = {"ba_local_max_num_iterations": 25, "ba_global_max_num_iterations": 50}
 """COLMAP's usual limits; its options hold -1 for them since 4.0."""
 
-_ATTEMPTS, _ENOUGH = 3, 0.5
-"""So often the incremental mapper is tried, until its models explain this fraction of their verified matches."""
-
 _FEW = 30
 """Up to so many photos one thread maps: several round differently in every run, and of few photos that decides
 which ones are in the model."""
@@ -130,45 +127,13 @@ def run_mapper(
     return _some(models)
 
 
-def map_best(
-    database: Path, photos: Path, output: Path, options: MapperOptions, on_image: Callable[[], object] | None = None
-) -> dict[int, Any]:
-    """As ``run_mapper``, of a few attempts with other seeds the one that explains most verified matches.
-
-    One attempt is enough if its models explain most of theirs, see ``explanation``.
-    """
-    from logpolar.sfm.explanation import explained_matches
-
-    attempts = _ATTEMPTS if options.mapper == "incremental" else 1
-    best: tuple[int, Path, dict[int, Any]] | None = None
-    for number in range(attempts):
-        place = output / f"attempt-{number}"
-        place.mkdir()
-        try:
-            models = run_mapper(database, photos, place, replace(options, seed=options.seed + number), on_image)
-        except NoModelError:  # with another seed there may be one
-            if best is None and number + 1 == attempts:
-                raise
-            continue
-        explained, total = explained_matches(models.values(), database)
-        if best is None or explained > best[0]:
-            best = explained, place, models
-        if explained >= _ENOUGH * total:
-            break
-        on_image = None  # they have been counted
-    assert best is not None
-    for folder in best[1].iterdir():
-        folder.rename(output / folder.name)
-    for number in range(attempts):
-        shutil.rmtree(output / f"attempt-{number}", ignore_errors=True)
-    return best[2]
-
-
-def polish(models: Mapping[int, Any], output: Path, options: MapperOptions) -> None:
-    """A last bundle adjustment with a robust loss, and the models written again.
+def polish(models: dict[int, Any], output: Path, options: MapperOptions) -> None:
+    """A last bundle adjustment with a robust loss, and the models written again; cameras that ran away are put back.
 
     COLMAP's own has squares only, so that the few incorrect matches within its 4 pixels pull at the cameras.
     """
+    from logpolar.sfm.runaways import put_back
+
     pycolmap = import_pycolmap("structure from motion")
     settings = pycolmap.BundleAdjustmentOptions()
     if not hasattr(settings, "ceres"):  # before 4
@@ -181,14 +146,24 @@ def polish(models: Mapping[int, Any], output: Path, options: MapperOptions) -> N
         settings.refine_focal_length = settings.refine_principal_point = settings.refine_extra_params = False
     for number, model in models.items():
         if model.num_reg_images() > 2 and model.num_points3D():
-            # pycolmap.bundle_adjustment would do, but it switches COLMAP's log on.
-            chosen = pycolmap.BundleAdjustmentConfig()
-            for image in model.reg_image_ids():
-                chosen.add_image(image)
-            chosen.fix_gauge(pycolmap.BundleAdjustmentGauge.TWO_CAMS_FROM_WORLD)
-            pycolmap.create_default_bundle_adjuster(settings, chosen, model).solve()
-            model.update_point_3d_errors()
+            if not options.fixed_intrinsics:
+                models[number] = model = put_back(model, lambda model, held: _adjust(model, settings, held))
+            _adjust(model, settings, set())
             model.write(str(output / str(number)))
+
+
+def _adjust(model: Any, settings: Any, held: set[int]) -> None:
+    """Bundle adjustment of a whole model, with the intrinsics of some cameras held."""
+    pycolmap = import_pycolmap("structure from motion")
+    # pycolmap.bundle_adjustment would do, but it switches COLMAP's log on.
+    chosen = pycolmap.BundleAdjustmentConfig()
+    for image in model.reg_image_ids():
+        chosen.add_image(image)
+    for camera in held:
+        chosen.set_constant_cam_intrinsics(camera)
+    chosen.fix_gauge(pycolmap.BundleAdjustmentGauge.TWO_CAMS_FROM_WORLD)
+    pycolmap.create_default_bundle_adjuster(settings, chosen, model).solve()
+    model.update_point_3d_errors()
 
 
 def _some(models: Mapping[int, Any]) -> dict[int, Any]:
@@ -266,6 +241,7 @@ def map_database(
     triangulated, and nothing is mapped.
     """
     from logpolar.distributed import show_progress
+    from logpolar.sfm.attempts import map_best
     from logpolar.sfm.known_poses import triangulate
     from logpolar.sfm.merging import merge_models
 
