@@ -88,7 +88,7 @@ class TestModel:
     def test_photos_that_moved_are_named_in_the_page(self, folder, tmp_path):
         data = self.view(tmp_path, folder)
         assert "5 of 5 photos registered" in data["verdict"]
-        assert "5 photos are not in this page: not found, or not readable" in data["verdict"]
+        assert "the 5 photos are not in this page: none was found where it looked, see --photos" in data["verdict"]
         assert data["photos"][0]["keypoints"] > 0
 
     def test_photos_are_found_where_they_are_now(self, folder, tmp_path, photo):

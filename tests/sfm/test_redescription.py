@@ -202,7 +202,7 @@ def test_a_second_run_continues(photos, tmp_path, monkeypatch):
         patch.setattr(many, "match_features", lambda *arguments, **options: pytest.fail("stopped here"))
         with pytest.raises(pytest.fail.Exception):
             redescribe(source, photos, tmp_path / "new.db")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["new.db.features.h5", "new.db.matches.h5", "old.db"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new.db.features.h5", "old.db"]
     monkeypatch.setattr(Extractor, "extract", lambda *arguments: pytest.fail("was described before"))
     assert redescribe(source, photos, tmp_path / "new.db").pairs == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new.db", "old.db"]
