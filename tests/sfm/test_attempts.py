@@ -35,6 +35,7 @@ def test_attempts_differ_in_unknown_focal_lengths(database, tmp_path, monkeypatc
 
     def run(path, photos, place, options, on_image):
         seen.append([parameters[0] for parameters in cameras_in(path)])
+        assert cameras_in(database) == before  # a kill leaves the project's own as it was
         raise NoModelError("none")
 
     monkeypatch.setattr(attempts, "run_mapper", run)
@@ -57,4 +58,7 @@ def test_a_tiny_model_that_explains_itself_is_not_enough(database, tmp_path, mon
     monkeypatch.setattr(attempts, "run_mapper", run)
     monkeypatch.setattr(attempts, "linked_photos", lambda database: 10)
     monkeypatch.setattr(attempts, "explained_matches", lambda models, database, astray: next(found))
-    assert map_best(database, tmp_path, tmp_path, MapperOptions()) is names[1]
+    output = tmp_path / "models"
+    output.mkdir()
+    assert map_best(database, tmp_path, output, MapperOptions()) is names[1]
+    assert list(output.iterdir()) == []

@@ -152,6 +152,7 @@ def test_the_last_adjustment_bears_incorrect_observations(database, tmp_path):
 @pytest.mark.parametrize("failures", [1, 2, 4])
 def test_another_seed_may_find_a_model_where_the_first_found_none(tmp_path, monkeypatch, failures):
     seeds = []
+    pycolmap.Database.open(str(tmp_path / "d.db")).close()
 
     def run(database, photos, place, options, on_image):
         seeds.append(options.seed)

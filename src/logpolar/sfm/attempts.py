@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,8 +45,8 @@ def map_best(
         place.mkdir()
         start = None if options.fixed_intrinsics else STARTS[number]
         try:
-            with _starting_from(database, start):
-                models = run_mapper(database, photos, place, replace(options, seed=options.seed + number), on_image)
+            given = _starting_from(database, start, output)
+            models = run_mapper(given, photos, place, replace(options, seed=options.seed + number), on_image)
         except NoModelError:  # with another seed there may be one
             if best is None and number + 1 == attempts:
                 raise
@@ -64,27 +64,25 @@ def map_best(
         folder.rename(output / folder.name)
     for number in range(attempts):
         shutil.rmtree(output / f"attempt-{number}", ignore_errors=True)
+    for copy in output.glob("start-*.db"):
+        copy.unlink()
     return best[2]
 
 
-@contextlib.contextmanager
-def _starting_from(database: Path, start: float | None) -> Iterator[None]:
-    """Within this, unknown focal lengths in the database are ``start`` times the longer side."""
+def _starting_from(database: Path, start: float | None, output: Path) -> Path:
+    """The database, or a copy in which unknown focal lengths are ``start`` times the longer side.
+
+    A copy, since the process may be killed: the one of the project must not be left with other focal lengths.
+    """
     if start is None:
-        yield
-        return
-    with contextlib.closing(open_database(database)) as file:
-        before = [camera for camera in file.read_all_cameras() if not camera.has_prior_focal_length]
-        guesses = [np.array(camera.params) for camera in before]
-        for camera in before:
-            parameters = np.array(camera.params)
-            parameters[list(camera.focal_length_idxs())] = start * max(camera.width, camera.height)
-            camera.params = parameters
-            file.update_camera(camera)
-    try:
-        yield
-    finally:
-        with contextlib.closing(open_database(database)) as file:
-            for camera, guess in zip(before, guesses, strict=True):
-                camera.params = guess
+        return database
+    copy = output / f"start-{start:g}.db"
+    shutil.copyfile(database, copy)
+    with contextlib.closing(open_database(copy)) as file:
+        for camera in file.read_all_cameras():
+            if not camera.has_prior_focal_length:
+                parameters = np.array(camera.params)
+                parameters[list(camera.focal_length_idxs())] = start * max(camera.width, camera.height)
+                camera.params = parameters
                 file.update_camera(camera)
+    return copy
