@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--per-scene", type=int, default=28, help="pairs of each scene to draw from")
     parser.add_argument("--overlap", type=float, default=0.1)
     parsed = parser.parse_args()
-    options, features, method = PhototourismOptions(), Features(parsed.cache), open_fast(parsed.descriptor)
+    options, features, method = PhototourismOptions(), Features(parsed.cache), open_fast(parsed.descriptor, "cpu")
     source = sift_source(options.keypoints, options.contrast, spread=options.spread)
     scenes = [read_pairs(path, parsed.per_scene, options) for path in parsed.scenes]
     images = [sorted({row for pair in pairs for row in pair}) for _, pairs in scenes]

@@ -15,8 +15,8 @@ DEFAULT_MODEL = "logpolar-96"
 DEFAULT_MAX_KEYPOINTS = 2048
 """Keypoints kept of an image, strongest first."""
 
-DEFAULT_CONTRAST = 0.04
-"""SIFT's contrast threshold: lower finds fainter keypoints."""
+DEFAULT_CONTRAST = 0.0
+"""SIFT's contrast threshold for photos to match: faint keypoints are kept where there are not enough strong ones."""
 
 DEFAULT_MAX_SIZE = 1600
 """Longer side, in pixels, to which larger images are downscaled first."""

@@ -161,9 +161,15 @@ def other_detector(gray):
 
 
 class TestInputs:
+    def test_faint_keypoints_fill_up_the_number(self, gray):
+        faint = np.asarray(0.4 + 0.1 * gray, np.float32)
+        assert len(SiftDetector(200)(faint)) < 20
+        assert len(Extractor("logpolar-96-small", max_keypoints=200, max_size=None).extract(faint)) == 200
+
     def test_max_keypoints(self, few, photo):
         assert len(few.extract(photo)) == 20
-        assert few.settings == Extractor("logpolar-96-small", SiftDetector(20), max_size=None).settings
+        sift = SiftDetector(20, contrast_threshold=0)
+        assert few.settings == Extractor("logpolar-96-small", sift, max_size=None).settings
         orb = FeatureDetector(cv2.ORB.create(nfeatures=900), max_keypoints=20)
         assert len(Extractor("logpolar-96-small", orb, max_keypoints=300).extract(photo)) == 300
 

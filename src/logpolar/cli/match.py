@@ -13,7 +13,7 @@ from logpolar.cli.settings import make_settings, settings_options
 from logpolar.errors import LogpolarError
 from logpolar.geometry.options import EstimationOptions
 from logpolar.matching.options import MatchingOptions, PairMatchingOptions
-from logpolar.settings import DetectionOptions
+from logpolar.settings import DEFAULT_CONTRAST, DetectionOptions
 from logpolar.storage.atomic_io import check_output, check_page, check_picture
 from logpolar.viewing.options import DrawingOptions
 
@@ -111,7 +111,9 @@ def _open_extractors(compare: str | None, extraction: dict[str, Any]) -> dict[st
         _, detector = detector_of(extraction["model"], extraction["detector"])
         if detector != "sift":
             detector = f"logpolar:{detector},orientation={extraction['orientation']}"
-        other = MethodExtractor(compare, extraction["max_keypoints"], detection, engine, detector)
+        other = MethodExtractor(
+            compare, extraction["max_keypoints"], detection, engine, detector, contrast=DEFAULT_CONTRAST
+        )
         if other.name in opened:
             raise LogpolarError(f"--compare {compare}: give another descriptor than the model itself")
         opened[other.name] = other

@@ -21,7 +21,14 @@ from logpolar.models import Model, load_model
 from logpolar.models.describers import Describer, open_describer
 from logpolar.models.detectors import NetworkDetector
 from logpolar.models.files import take_apart
-from logpolar.settings import DEFAULT_MAX_SIZE, DEFAULT_MIN_SIZE, DEFAULT_MODEL, Precision, RuntimeName
+from logpolar.settings import (
+    DEFAULT_CONTRAST,
+    DEFAULT_MAX_SIZE,
+    DEFAULT_MIN_SIZE,
+    DEFAULT_MODEL,
+    Precision,
+    RuntimeName,
+)
 from logpolar.types import Color
 
 ImageInput: TypeAlias = Any
@@ -38,7 +45,7 @@ class Extractor:
 
     ``model``: a shipped model's name, the path of a model file, or a loaded ``Model``; ``"logpolar-sf"`` brings its
     own detector of keypoints without scale.
-    ``detector``: finds the keypoints, SIFT by default.
+    ``detector``: finds the keypoints; by default SIFT, with faint keypoints where there are not enough strong ones.
     ``max_keypoints``: keep the strongest of each image; None leaves that to the detector (SIFT: 2048).
     ``max_size``: images are first downscaled to this many pixels on the longer side, as in hloc and the paper; None
     uses them at their own size. ``min_size``: smaller images are enlarged to that, at most 4 times, so that detail of a
@@ -67,7 +74,7 @@ class Extractor:
         if not isinstance(model, Model):
             name, own = take_apart(model, detector)
             model, detector = load_model(name), NetworkDetector(own, threads=threads) if own else detector
-        self.model, self.detector = model, detector or SiftDetector()
+        self.model, self.detector = model, detector or SiftDetector(contrast_threshold=DEFAULT_CONTRAST)
         if max_keypoints is not None:
             self.detector = _limited(self.detector, max_keypoints)
         self.max_size = max_size

@@ -11,7 +11,7 @@ import numpy as np
 
 from logpolar.images import to_bytes
 from logpolar.keypoints import Keypoints
-from logpolar.settings import DEFAULT_CONTRAST, DEFAULT_MAX_KEYPOINTS, DEFAULT_SPREAD
+from logpolar.settings import DEFAULT_MAX_KEYPOINTS, DEFAULT_SPREAD
 from logpolar.types import FloatArray
 
 
@@ -20,7 +20,7 @@ class SiftDetector:
     """OpenCV's SIFT with precise upscaling: otherwise all keypoints are off by a quarter of a pixel."""
 
     max_keypoints: int | None = DEFAULT_MAX_KEYPOINTS  # see ``spread``; None keeps all
-    contrast_threshold: float = DEFAULT_CONTRAST  # lower finds more, fainter keypoints
+    contrast_threshold: float = 0.04  # OpenCV's; lower finds more, fainter keypoints
     edge_threshold: float = 10.0  # higher keeps more edge-like keypoints
     sigma: float = 1.6  # blur of the first octave
     spread: float = DEFAULT_SPREAD  # see ``select_keypoints``

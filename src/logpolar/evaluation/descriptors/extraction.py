@@ -24,6 +24,7 @@ class MethodExtractor(Extractor):
         engine: Mapping[str, Any],
         detector: str = "sift",
         threads: int = 0,
+        contrast: float = SiftDetector.contrast_threshold,
     ) -> None:
         method = open_method(spec, keypoints, **{**engine, "threads": engine.get("threads") or threads})
         assert method.describer is not None
@@ -33,9 +34,9 @@ class MethodExtractor(Extractor):
         if method.source is not None:
             self.detector = method.source.detector
         elif detector == "sift":
-            self.detector = SiftDetector(keypoints, spread=detection.spread)
+            self.detector = SiftDetector(keypoints, contrast, spread=detection.spread)
         else:
-            source = open_source(detector, keypoints, SiftDetector.contrast_threshold)
+            source = open_source(detector, keypoints, contrast)
             self.detector = source.detector
             self._settings["detector"] = source.identity
 
