@@ -109,7 +109,7 @@ def dask_address(count: int) -> Iterator[tuple[str, Proxy]]:
     }
     with (
         dask.config.set(options),
-        LocalCluster(count, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster,
+        LocalCluster(n_workers=count, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster,
     ):
         proxy = Proxy(int(cluster.scheduler_address.rpartition(":")[2]))
         yield f"dask:tcp://127.0.0.1:{proxy.port}", proxy

@@ -26,7 +26,7 @@ def address():
     once = {"distributed.scheduler.allowed-failures": 0}  # a death is enough: each takes a second
     with (
         dask.config.set(once),
-        distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster,
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster,
     ):
         yield cluster.scheduler_address
 

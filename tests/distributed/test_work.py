@@ -185,3 +185,23 @@ class TestCuts:
         engine(10**9)
         with pytest.raises(LogpolarError, match="is cut again and again"):
             list(on_workers(abs, range(12), Workers(2)))
+
+
+class TestCapacity:
+    def test_is_asked_for_now_and_then(self, mortal, monkeypatch):
+        """Of a cluster that is a message to its scheduler, and workers come and go."""
+        now, asked, most = [0.0], [], []
+        monkeypatch.setattr(work.time, "monotonic", lambda: now[0])
+        engine = mortal(batches=3)
+        monkeypatch.setattr(engine, "capacity", lambda: asked.append(now[0]) or engine.batches)
+
+        def tasks():
+            for task in range(40):
+                now[0] += 0.25
+                engine.batches = 3 if task < 20 else 8
+                most.append(task)
+                yield task
+
+        furthest = [most[-1] - task for task, _ in on_workers(abs, tasks(), Workers(2))]
+        assert 5 < len(asked) < 12
+        assert max(furthest[:12]) == 2 and max(furthest) == 7

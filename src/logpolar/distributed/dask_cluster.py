@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from logpolar.distributed.clusters import ClusterRun, run_pickled
-from logpolar.distributed.work import Job, Pending
+from logpolar.distributed.work import AHEAD, Job, Pending
 from logpolar.errors import LogpolarError, LogpolarWarning, MissingExtraError
 
 try:
@@ -52,7 +52,7 @@ class DaskCluster:
     def capacity(self) -> int:
         with contextlib.suppress(OSError):  # the connection is cut: who asks for a result will see it
             self._threads = int(sum(self._client.nthreads().values()))
-        return max(2 * self._threads, 2)
+        return AHEAD * max(self._threads, 1)
 
     def submit(self, tasks: Sequence[Any]) -> Pending:
         return DaskBatch(

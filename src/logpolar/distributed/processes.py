@@ -15,7 +15,7 @@ from typing import Any
 
 import cv2
 
-from logpolar.distributed.work import Job
+from logpolar.distributed.work import AHEAD, Job
 
 _STOPPING = {getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)}
 
@@ -40,7 +40,7 @@ class Processes:
             self._pool = ProcessPoolExecutor(self._jobs, context, _start_process, (self._threads, self._job))
 
     def capacity(self) -> int:
-        return 4 * self._jobs
+        return AHEAD * self._jobs
 
     def submit(self, tasks: Sequence[Any]) -> Future[list[Any]]:
         with _uninterrupted():

@@ -11,7 +11,7 @@ from itertools import cycle
 from typing import Any
 
 from logpolar.distributed.clusters import ClusterRun, run_pickled
-from logpolar.distributed.work import Job
+from logpolar.distributed.work import AHEAD, Job
 from logpolar.errors import LogpolarError, MissingExtraError
 
 try:
@@ -65,7 +65,7 @@ class RayCluster:
         self._turns = cycle([each.run for each in self._actors] or [task])
 
     def capacity(self) -> int:
-        return max(2 * (self._gpus or int(ray.cluster_resources().get("CPU", 1))), 2)
+        return AHEAD * max(self._gpus or int(ray.cluster_resources().get("CPU", 1)), 1)
 
     def submit(self, tasks: Sequence[Any]) -> RayBatch:
         return RayBatch(next(self._turns).remote(self._run, pickle.dumps(tasks)))

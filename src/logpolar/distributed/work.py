@@ -8,6 +8,7 @@ If the connection to a cluster was cut, no batch is to blame: all that were unde
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +28,12 @@ _MOST_LOSSES = 10
 
 _MOST_CUTS = 10
 """So many connections that were cut without a result in between."""
+
+AHEAD = 4
+"""Batches under way for each process: results are taken in order, and one that takes long must not idle the others."""
+
+_SECONDS = 1.0
+"""Between questions for the number of workers."""
 
 ENGINES = (LOCAL, "dask:ADDRESS", "ray:ADDRESS")
 
@@ -208,12 +215,13 @@ class _Run(Generic[Task, Result]):
         self._engine, self._if_lost = engine, if_lost
         self._losses = 0  # single tasks, one after the other, that killed their workers
         self._cuts = 0  # of the connection, without a result in between
+        self._room, self._asked = 0, float("-inf")
 
     def results(self, batches: Iterator[Sequence[Task]]) -> Iterator[tuple[Task, Result]]:
         waiting: deque[_Sent[Task]] = deque()
         more = True
         while more or waiting:
-            while more and len(waiting) < self._engine.capacity():
+            while more and len(waiting) < self._capacity():
                 batch = next(batches, None)
                 more = batch is not None
                 if batch:
@@ -231,6 +239,12 @@ class _Run(Generic[Task, Result]):
                 for suspects, pending in [first, *waiting]:
                     yield from self._after_loss(suspects, pending)
                 waiting.clear()
+
+    def _capacity(self) -> int:
+        """Of the engine, which may have to ask a scheduler."""
+        if time.monotonic() > self._asked + _SECONDS:
+            self._room, self._asked = self._engine.capacity(), time.monotonic()
+        return self._room
 
     def _send(self, batch: Sequence[Task]) -> Pending:
         try:
