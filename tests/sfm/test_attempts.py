@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import cv2  # noqa: F401 - before pycolmap, whose zlib breaks OpenCV's PNG writer otherwise
 import pycolmap
 import pytest
@@ -62,3 +64,24 @@ def test_a_tiny_model_that_explains_itself_is_not_enough(database, tmp_path, mon
     output.mkdir()
     assert map_best(database, tmp_path, output, MapperOptions()) is names[1]
     assert list(output.iterdir()) == []
+
+
+@pytest.mark.parametrize(("linked", "fixed", "seeds"), [(30, False, [0, 1]), (31, False, [0]), (30, True, [0])])
+def test_few_photos_of_unknown_lenses_start_from_both_focal_lengths(
+    database, tmp_path, monkeypatch, linked, fixed, seeds
+):
+    """The first explains most of its matches; the second explains more, and is kept."""
+    made, found = [], iter([(78, 100), (93, 100)])
+    images = {number: SimpleNamespace(name=f"{number}.jpg") for number in range(linked)}
+
+    def run(path, photos, place, options, on_image):
+        made.append(options.seed)
+        return {options.seed: SimpleNamespace(images=images, reg_image_ids=lambda: images)}
+
+    monkeypatch.setattr(attempts, "run_mapper", run)
+    monkeypatch.setattr(attempts, "runaways", lambda model: set())
+    monkeypatch.setattr(attempts, "linked_photos", lambda database: linked)
+    monkeypatch.setattr(attempts, "explained_matches", lambda models, database, astray: next(found))
+    models = map_best(database, tmp_path, tmp_path, MapperOptions(fixed_intrinsics=fixed))
+    assert made == seeds
+    assert list(models) == seeds[-1:]

@@ -2,8 +2,8 @@
 
 COLMAP takes lenses of unknown focal length for 1.2 times the photo's longer side. Those of phones, drones and
 action cameras are near 0.75. Where a scene is flat, the first two photos with a focal length far from the true one
-give a wrong model, and no later adjustment mends it. So where a first attempt explains little, others start from other
-photos and from the other focal length.
+give a wrong model, and no later adjustment mends it. So few photos of unknown lenses are mapped from both, and where
+the models explain little, others start from other photos.
 """
 
 from __future__ import annotations
@@ -11,23 +11,31 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from logpolar.sfm.explanation import explained_matches, linked_photos
-from logpolar.sfm.mapper import MapperOptions, NoModelError, run_mapper
+from logpolar.sfm.mapper import FEW_PHOTOS, MapperOptions, NoModelError, run_mapper
 from logpolar.sfm.pycolmap_compat import open_database
 from logpolar.sfm.runaways import runaways
 
 ENOUGH, MOST = 0.6, 0.5
-"""The models of an attempt that explain this fraction of their verified matches, and have this fraction of the photos
-that match any other, are kept without another attempt."""
+"""Models that explain this fraction of their verified matches, and have this fraction of the photos that match any
+other, are kept without another attempt."""
 
 STARTS = (None, 0.75, None, 0.75)
 """Of each attempt, unknown focal lengths relative to the longer side; None: as COLMAP guessed them."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Attempt:
+    place: Path
+    models: dict[int, Any]
+    explained: int  # matches
+    good: bool
 
 
 def map_best(
@@ -35,11 +43,13 @@ def map_best(
 ) -> dict[int, Any]:
     """As ``run_mapper``, of a few attempts with other seeds and focal lengths the one that explains most matches.
 
-    One attempt is enough if its models have most photos, explain most of their matches and no camera has run away.
+    They end when the models of the best have most photos, explain most of their matches and no camera has run away.
+    Few photos of unknown lenses get two: a wrong model may explain much, and mapping takes little beside describing.
     """
-    most = MOST * linked_photos(database)
     attempts = len(STARTS) if options.mapper == "incremental" else 1
-    best: tuple[int, Path, dict[int, Any]] | None = None
+    linked = linked_photos(database)
+    best: _Attempt | None = None
+    least = 2 if linked <= FEW_PHOTOS and not options.fixed_intrinsics and _unknown_lenses(database) else 1
     for number in range(attempts):
         place = output / f"attempt-{number}"
         place.mkdir()
@@ -51,22 +61,33 @@ def map_best(
             if best is None and number + 1 == attempts:
                 raise
             continue
-        astray = {model: set() if options.fixed_intrinsics else runaways(models[model]) for model in models}
-        explained, total = explained_matches(models.values(), database, [astray[model] for model in models])
-        if best is None or explained > best[0]:
-            best = explained, place, models
-        names = {model.images[image].name for model in models.values() for image in model.reg_image_ids()}
-        if explained >= ENOUGH * total and len(names) >= most and not any(astray.values()):
+        made = _judge(place, models, database, linked, options)
+        if best is None or made.explained > best.explained:
+            best = made
+        if best.good and number + 1 >= least:
             break
         on_image = None  # they have been counted
     assert best is not None
-    for folder in best[1].iterdir():
+    for folder in best.place.iterdir():
         folder.rename(output / folder.name)
     for number in range(attempts):
         shutil.rmtree(output / f"attempt-{number}", ignore_errors=True)
     for copy in output.glob("start-*.db"):
         copy.unlink()
-    return best[2]
+    return best.models
+
+
+def _judge(place: Path, models: dict[int, Any], database: Path, linked: int, options: MapperOptions) -> _Attempt:
+    astray = [set[int]() if options.fixed_intrinsics else runaways(model) for model in models.values()]
+    explained, total = explained_matches(models.values(), database, astray)
+    names = {model.images[image].name for model in models.values() for image in model.reg_image_ids()}
+    good = explained >= ENOUGH * total and len(names) >= MOST * linked and not any(astray)
+    return _Attempt(place, models, explained, good)
+
+
+def _unknown_lenses(database: Path) -> bool:
+    with contextlib.closing(open_database(database)) as file:
+        return any(not camera.has_prior_focal_length for camera in file.read_all_cameras())
 
 
 def _starting_from(database: Path, start: float | None, output: Path) -> Path:

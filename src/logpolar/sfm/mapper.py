@@ -33,9 +33,9 @@ MAPPERS: tuple[MapperName, ...] = get_args(MapperName)
 _BA_ITERATIONS = {"ba_local_max_num_iterations": 25, "ba_global_max_num_iterations": 50}
 """COLMAP's usual limits; its options hold -1 for them since 4.0."""
 
-_FEW = 30
+FEW_PHOTOS = 30
 """Up to so many photos one thread maps: several round differently in every run, and of few photos that decides
-which ones are in the model."""
+which ones are in the model. They are also mapped from two focal lengths, see ``attempts``."""
 
 _LOSS_SCALE = 1.0
 """Of the last bundle adjustment, in pixels: from there on errors count less than their squares (SOFT_L1)."""
@@ -54,7 +54,7 @@ class MapperOptions:
 
     seed: int = 0
     min_model_size: int | None = None
-    threads: int = 0  # 0: all cores, or one for at most _FEW photos
+    threads: int = 0  # 0: all cores, or one for at most FEW_PHOTOS photos
     fixed_intrinsics: bool = False
     mapper: MapperName = "incremental"
     ba_iterations: float = 1.0  # of bundle adjustment, relative to COLMAP's default
@@ -249,7 +249,7 @@ def map_database(
     with connect(database) as tables:
         (images,) = tables.execute("SELECT COUNT(*) FROM images").fetchone()
         pairs, verified = tables.execute("SELECT COUNT(*), COUNT(NULLIF(rows, 0)) FROM two_view_geometries").fetchone()
-    options = replace(options, threads=options.threads or int(images <= _FEW))
+    options = replace(options, threads=options.threads or int(images <= FEW_PHOTOS))
     place, half = output / MODELS, output / f".{MODELS}.half"
     shutil.rmtree(half, ignore_errors=True)
     half.mkdir()
