@@ -65,13 +65,13 @@ class TestFaiss:
         return (near / np.linalg.norm(near, axis=1, keepdims=True)).astype(np.float32)
 
     def test_finds_what_is_near_and_its_similarity(self):
-        vectors = self.places(200, 6, 0.7)
+        vectors = self.places(60, 30, 0.7)
         rows, similarities = nearest_rows(vectors, 5)
         everything = vectors.astype(np.float64) @ vectors.T
         np.fill_diagonal(everything, -9)
         expected = np.argsort(-everything, axis=1)[:, :5]
         found = [len(set(a) & set(b)) / 5 for a, b in zip(rows.tolist(), expected.tolist(), strict=True)]
-        assert np.mean(found) > 0.99
+        assert np.mean(found) > 0.95
         np.testing.assert_allclose(similarities, np.take_along_axis(everything, rows, 1), atol=0.02)
         assert (np.diff(similarities, axis=1) <= 0).all()
 
@@ -79,8 +79,9 @@ class TestFaiss:
         vectors = self.places(300, 6, 0.7)
         assert np.array_equal(nearest_rows(vectors, 5)[0], nearest_rows(vectors, 5)[0])
 
-    def test_places_that_stay_empty_hold_the_row_itself(self):
-        vectors = np.repeat(self.places(2, 1, 0), 300, axis=0)  # links lead to some of the equal ones
+    def test_places_that_stay_empty_hold_the_row_itself(self, monkeypatch):
+        monkeypatch.setattr(similar_vectors, "_PROBED", 1)
+        vectors = self.places(2, 300, 0.1)
         rows, similarities = nearest_rows(vectors, 599)
         own = np.arange(600)[:, None]
         assert (rows == own).any() and not similarities[rows == own].any()

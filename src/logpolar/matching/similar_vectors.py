@@ -1,7 +1,9 @@
 """The most similar of many unit vectors, by dot product: compared all with all, or found by faiss.
 
-Up to ``MOST_EXACT`` vectors the results are exact, found in blocks. For more, faiss (Douze et al., 2024) links each
-vector to similar ones, and follows the links (HNSW; Malkov and Yashunin, 2018); values are stored in 8 bits.
+Up to ``MOST_EXACT`` vectors the results are exact, found in blocks. For more, some vectors, drawn at random, are the
+centres of cells. faiss (Douze et al., 2024) stores each vector in 8 bits a value with the nearest centre, and compares
+it with those of the nearest cells. Photos of one place are little more similar than chance makes others: graphs (HNSW),
+and cells by k-means, lost their way among many.
 """
 
 from __future__ import annotations
@@ -29,14 +31,14 @@ _BLOCK_VALUES = 2**24
 _ROWS = 1024
 """Vectors to average, or to look up in an index, at a time."""
 
+_CELL = 8
+"""Vectors in a cell on average."""
+
+_PROBED = 16
+"""Cells that a vector is compared with."""
+
 _SAMPLE = 50_000
 """Vectors from which faiss takes the range of each value."""
-
-_LINKS = 32
-"""Of each vector in faiss's graph; twice as many in its lowest layer."""
-
-_BREADTH = 64
-"""Best vectors so far whose links are followed."""
 
 _CANDIDATES = 20
 """Most similar vectors among which near-identical ones are looked for, where not all are compared."""
@@ -123,15 +125,14 @@ def _blocks(vectors: FloatArray) -> Iterator[tuple[int, FloatArray]]:
 
 def _by_faiss(vectors: FloatArray, count: int) -> Iterator[tuple[int, Rows, FloatArray]]:
     faiss = _import_faiss(len(vectors))
-    index = faiss.index_factory(vectors.shape[1], f"HNSW{_LINKS},SQ8", faiss.METRIC_INNER_PRODUCT)
-    index.train(vectors[np.random.default_rng(0).permutation(len(vectors))[:_SAMPLE]])
-    threads = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(1)  # several would link as they come: other pairs in each run
-    try:
-        index.add(vectors)
-    finally:
-        faiss.omp_set_num_threads(threads)
-    index.hnsw.efSearch = max(_BREADTH, 2 * count)
+    drawn, dimensions = np.random.default_rng(0).permutation(len(vectors)), vectors.shape[1]
+    centres = faiss.IndexFlatIP(dimensions)
+    centres.add(vectors[np.sort(drawn[: max(len(vectors) // _CELL, 1)])])
+    kind = faiss.ScalarQuantizer.QT_8bit
+    index = faiss.IndexIVFScalarQuantizer(centres, dimensions, centres.ntotal, kind, faiss.METRIC_INNER_PRODUCT)
+    index.train(vectors[drawn[:_SAMPLE]])
+    index.add(vectors)
+    index.nprobe = _PROBED
     for start in range(0, len(vectors), _ROWS):
         values, rows = index.search(vectors[start : start + _ROWS], count + 1)  # one of which is the row itself
         own = np.arange(start, start + len(rows))[:, None]
