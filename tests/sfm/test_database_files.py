@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 import sqlite3
 import tracemalloc
 
@@ -46,6 +47,20 @@ def test_whole_or_not_at_all(tmp_path):
         assert not output.exists()
     assert [path.name for path in tmp_path.iterdir()] == ["d.db"]
     assert query(output, "SELECT name FROM images") == [("x",)]
+
+
+def test_a_disk_without_space_is_not_called_damage(tmp_path):
+    """The log of a database, which COLMAP's have, needs some to be read. No file may grow here, as on a full disk."""
+    source = write_database(tmp_path / "d.db", "3.11", {"x": None})
+    query(source, "PRAGMA journal_mode = WAL")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        with pytest.raises(StorageError, match=r"d\.db: SQLite needs space") as error, connect(source):
+            pytest.fail("must not come here")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "damaged" not in str(error.value)
 
 
 def test_a_database_in_use_is_not_replaced(tmp_path):

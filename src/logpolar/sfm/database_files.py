@@ -21,6 +21,9 @@ _TABLES = {"cameras", "images", "keypoints", "descriptors", "matches", "two_view
 _PATIENCE = 1.0
 """Seconds to wait for another program's lock."""
 
+_NO_PLACE = ("disk I/O error", "disk is full", "unable to open", "readonly")
+"""What SQLite says of a full or read-only disk: to read a database, too, it may have to write beside it."""
+
 
 @dataclass(frozen=True)
 class DatabaseReport:
@@ -104,6 +107,8 @@ def connect(path: Path) -> Iterator[sqlite3.Connection]:
     except sqlite3.Error as error:
         if "locked" in str(error):
             raise StorageError(f"{path}: another program has locked this database; close it first") from error
+        if any(words in str(error) for words in _NO_PLACE):
+            raise StorageError(f"{path}: SQLite needs space in its folder to read it ({error})") from error
         raise StorageError(f"{path}: not a COLMAP database, or a damaged one ({error})") from error
     except (UnicodeDecodeError, OverflowError) as error:
         raise StorageError(f"{path}: this COLMAP database is damaged ({first_line(error)})") from error
