@@ -117,6 +117,12 @@ class TestModel:
         model.write(str(tmp_path / "empty"))
         assert self.view(tmp_path, tmp_path / "empty")["findings"][0]["title"] == "Model 0 has no points"
 
+    def test_a_project_whose_file_of_points_was_emptied(self, folder, tmp_path):
+        """Its photos still name the points that they observe."""
+        project = shutil.copytree(folder, tmp_path / "project")
+        (project / "sparse" / "0" / "points3D.bin").write_bytes(bytes(8))
+        assert self.view(tmp_path, project)["model"] is not None
+
     def test_a_database_without_a_model_gives_the_page_of_a_failure(self, folder, tmp_path):
         (tmp_path / "failed").mkdir()
         shutil.copyfile(folder / "database.db", tmp_path / "failed" / "database.db")

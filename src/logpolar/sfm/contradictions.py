@@ -50,7 +50,7 @@ class _View:
         self.xy = np.array([point.xy for point in image.points2D], np.float64).reshape(-1, 2)
         self.point = np.full((len(self.xy), 3), np.nan)
         for row, point in enumerate(image.points2D):
-            if point.has_point3D():
+            if point.has_point3D() and point.point3D_id in model.points3D:  # a damaged model may lack it
                 self.point[row] = model.points3D[point.point3D_id].xyz
         self.tolerance = TOLERANCE * max(self._camera.width, self._camera.height)
 
