@@ -20,6 +20,9 @@ from process_tasks import die_at_five, refuse_five, slow_at_first
 distributed = pytest.importorskip("distributed", reason="needs the extra 'dask'")
 dask = pytest.importorskip("dask")
 
+from logpolar.distributed.dask_cluster import DaskCluster  # noqa: E402
+from logpolar.distributed.work import Job  # noqa: E402
+
 
 @pytest.fixture(scope="module")
 def address():
@@ -88,6 +91,17 @@ class TestDaskCluster:
         assert found == [(task, task**2) for task in range(40)]
         assert len(proxy.open) > before
         proxy.server.close()
+
+    def test_batches_sent_before_the_connection_was_made_again_count_as_cut(self, address):
+        """Also those that nobody has asked for until then: a worker had died, and others were run alone."""
+        engine = DaskCluster(address, Job(slow_at_first, None, ()))
+        pending = engine.submit([0, 1])
+        engine._client.close()
+        engine.recover()
+        with pytest.raises(engine.cut):
+            pending.result()
+        assert engine.submit([2, 3]).result() == [4, 9]
+        engine.close(done=True)
 
     def test_without_workers_it_says_so_and_waits_for_new_ones(self, monkeypatch):
         monkeypatch.setattr("logpolar.distributed.dask_cluster._PATIENCE", 2)

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import pickle
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import Any
@@ -55,9 +55,7 @@ class DaskCluster:
         return AHEAD * max(self._threads, 1)
 
     def submit(self, tasks: Sequence[Any]) -> Pending:
-        return DaskBatch(
-            self._client.submit(run_pickled, self._run, pickle.dumps(tasks), pure=False), self._client.nthreads
-        )
+        return DaskBatch(self._client.submit(run_pickled, self._run, pickle.dumps(tasks), pure=False), self._client)
 
     def recover(self) -> None:
         """A worker that died is Dask's concern; a connection that was cut is made again."""
@@ -74,9 +72,11 @@ class DaskBatch:
     """A batch under way. Without workers it waits for new ones, such as those that a queue will start."""
 
     future: Future
-    workers: Callable[[], Any]
+    client: Any
 
     def result(self) -> list[Any]:
+        if self.client.status == "closed":
+            raise CancelledError("the connection that it was sent over was cut, and made again")
         while True:
             try:
                 found: list[Any] = self.future.result(timeout=_PATIENCE)
@@ -84,7 +84,7 @@ class DaskBatch:
             except NotYet:
                 if self.future.done():  # the work's own
                     raise
-                if not self.workers():
+                if not self.client.nthreads():
                     warnings.warn(
                         "the cluster has no workers left; waiting for new ones", LogpolarWarning, stacklevel=2
                     )
