@@ -206,7 +206,8 @@ def _crafted(made: Material) -> Iterator[tuple[str, str, object]]:
                 lambda path, source=source, change=change: _with_weights(source, path, change),
             )
     for kind in ("COLMAP images", "COLMAP points3D"):
-        yield kind, "!none", lambda path: path.write_bytes(bytes(8))
+        none = "!none" if kind == "COLMAP images" else "none"  # a page shows cameras without points
+        yield kind, none, lambda path: path.write_bytes(bytes(8))
         yield kind, "!2^60 entries", lambda path: path.write_bytes((2**60).to_bytes(8, "little") + bytes(100))
     for what, text in {"nested": "a = " + "[" * 10_000, "digits": f"[batch]\npairs = {'9' * 400}"}.items():
         yield "config", f"!{what}", lambda path, text=text: path.write_text(text)
