@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from logpolar.sfm.picture import draw_model, draw_summary
-from logpolar.sfm.scene_page import PageModel
+from logpolar.sfm.scene_page import PageModel, SmallPhoto
 from scene_facts import HOSTILE, make_facts
 
 GREEN, OCHRE, RED, BLUE = (80, 200, 60), (0, 140, 200), (60, 60, 230), (196, 98, 11)
@@ -60,7 +60,7 @@ def test_corners_are_where_the_camera_looks():
 def test_summary_has_panels_and_frames():
     facts = make_facts(names=HOSTILE)
     photo = cv2.imencode(".jpg", np.full((40, 60, 3), 99, np.uint8))[1].tobytes()
-    picture = draw_summary(facts, {facts.photos[1].name: photo}, "Title")
+    picture = draw_summary(facts, {facts.photos[1].name: SmallPhoto(photo, 1)}, "Title")
     assert picture.shape[1] == 1288
     assert (picture == RED).all(axis=2).sum() > 2 * 4 * 3 * 72, "photos that are not in the model, and findings"
     assert (picture == GREEN).all(axis=2).sum() > 8 * 4 * 3 * 60

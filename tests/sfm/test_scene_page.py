@@ -7,11 +7,13 @@ from dataclasses import replace
 import cv2
 import numpy as np
 import pytest
+from PIL import Image
 
 from logpolar.sfm import scene_page
 from logpolar.sfm.facts import Facts, PairFacts
 from logpolar.sfm.scene_page import (
     Provenance,
+    SmallPhoto,
     graph_layout,
     model_data,
     pack_gaps,
@@ -143,7 +145,7 @@ class TestPage:
         assert data["verdict"].endswith(
             "the 10 photos are not in this page: none was found where it looked, see --photos"
         )
-        some = scene_data(make_facts(), {"1.png": b""}, SOURCE)["verdict"]
+        some = scene_data(make_facts(), {"1.png": SmallPhoto(b"", 1)}, SOURCE)["verdict"]
         assert some.endswith("9 photos are not in this page: not found, or not readable")
         reasons = [photo["reason"] for photo in data["photos"] if photo["reason"]]
         assert reasons == ["cannot be read", "no verified pair; 40 matches in the best of 1"]
@@ -174,4 +176,16 @@ class TestPage:
         found = read_pictures(tmp_path, facts)
         assert list(found) == ["a.png"]
         assert read_pictures(None, facts) == {}
-        assert cv2.imdecode(np.frombuffer(found["a.png"], np.uint8), cv2.IMREAD_UNCHANGED).shape[:2] == (320, 480)
+        assert cv2.imdecode(np.frombuffer(found["a.png"].jpeg, np.uint8), cv2.IMREAD_UNCHANGED).shape[:2] == (320, 480)
+
+    def test_photos_are_upright_by_their_exif_data(self, tmp_path):
+        pixels = np.zeros((60, 90, 3), np.uint8)
+        pixels[:20] = 255  # above, in the file; a camera held on its side, so that this is at the right
+        exif = Image.Exif()
+        exif[0x0112] = 6
+        Image.fromarray(pixels).save(tmp_path / "a.jpg", exif=exif)
+        found = read_pictures(tmp_path, make_facts(names=["a.jpg"]))["a.jpg"]
+        shown = cv2.imdecode(np.frombuffer(found.jpeg, np.uint8), cv2.IMREAD_GRAYSCALE)
+        assert (shown.shape, found.orientation) == ((90, 60), 6)
+        assert shown[:, -15:].min() > 200
+        assert shown[:, :35].max() < 50

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import cv2
@@ -11,7 +11,7 @@ import numpy as np
 from logpolar.geometry.cameras import Matrix
 from logpolar.sfm.diagnosis import diagnose, weakest_photos
 from logpolar.sfm.facts import Facts
-from logpolar.sfm.scene_page import PageModel, verdict
+from logpolar.sfm.scene_page import PageModel, Pictures, SmallPhoto, verdict
 from logpolar.viewing.drawing import Colour, Picture, side_by_side
 
 _SIDE, _GAP = 640, 8
@@ -23,8 +23,8 @@ _WIDTH = 2 * _SIDE + _GAP
 View = Literal["from above", "from the front"]
 
 
-def draw_summary(facts: Facts, pictures: Mapping[str, bytes], title: str) -> Picture:
-    """``pictures``: photos as JPEG by name, as far as they are readable."""
+def draw_summary(facts: Facts, pictures: Pictures, title: str) -> Picture:
+    """``pictures``: photos by name, as far as they are readable."""
     lines = [verdict(facts), *_weakest(facts)]
     findings = [f"{finding.level}: {finding.title}" for finding in diagnose(facts)[:4]]
     blocks = [_text([title], 0.9, 2), _text(lines, 0.55)]
@@ -84,7 +84,7 @@ def _text(lines: Sequence[str], size: float, thickness: int = 1, colour: Colour 
     return block
 
 
-def _draw_photos(facts: Facts, pictures: Mapping[str, bytes]) -> Picture:
+def _draw_photos(facts: Facts, pictures: Pictures) -> Picture:
     """The first photos: green frames are in the model, ochre ones are its weakest, red ones are not in it."""
     inside = set(facts.models[0].photos.tolist()) if facts.models else set()
     weak = _weak_rows(facts)
@@ -117,11 +117,11 @@ def _legend(facts: Facts) -> Picture:
     return block
 
 
-def _thumbnail(encoded: bytes | None, side: int) -> Picture:
+def _thumbnail(small: SmallPhoto | None, side: int) -> Picture:
     """The central square of a photo; plain if there is none."""
-    if encoded is None:
+    if small is None:
         return np.full((side, side, 3), 230, np.uint8)
-    photo = np.asarray(cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR), np.uint8)
+    photo = np.asarray(cv2.imdecode(np.frombuffer(small.jpeg, np.uint8), cv2.IMREAD_COLOR), np.uint8)
     edge = min(photo.shape[:2])
     top, left = (photo.shape[0] - edge) // 2, (photo.shape[1] - edge) // 2
     square = photo[top : top + edge, left : left + edge]

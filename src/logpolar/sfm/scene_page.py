@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from math import atan, degrees
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 from logpolar.errors import LogpolarError
 from logpolar.geometry.cameras import Matrix
 from logpolar.images import read_image
+from logpolar.images.exif import ORIENTATION, read_exif
 from logpolar.sfm.diagnosis import diagnose, why_unregistered
 from logpolar.sfm.facts import Facts, Rows, SceneModel
 from logpolar.storage.atomic_io import within
 from logpolar.storage.documents import rounded, versions
+from logpolar.viewing.drawing import upright
 from logpolar.viewing.pages.page import pack_array, pack_picture, photo_jpeg, write_page
 
 MAX_POINTS = 300_000
@@ -40,12 +42,23 @@ class Provenance:
     seconds: Mapping[str, float] = field(default_factory=dict)  # by stage
 
 
-def write_scene_page(path: Path, facts: Facts, pictures: Mapping[str, bytes], source: Provenance) -> None:
+class SmallPhoto(NamedTuple):
+    """A photo for the page: a JPEG of it, upright, and how it is stored (EXIF's orientation, 1 to 8)."""
+
+    jpeg: bytes
+    orientation: int
+
+
+Pictures = Mapping[str, SmallPhoto]
+"""By the photo's name."""
+
+
+def write_scene_page(path: Path, facts: Facts, pictures: Pictures, source: Provenance) -> None:
     """Write the page; ``pictures``: see ``read_pictures``."""
     write_page(path, "scene", source.title, scene_data(facts, pictures, source))
 
 
-def scene_data(facts: Facts, pictures: Mapping[str, bytes], source: Provenance) -> dict[str, Any]:
+def scene_data(facts: Facts, pictures: Pictures, source: Provenance) -> dict[str, Any]:
     """What the page shows, as JSON values."""
     largest = facts.models[0] if facts.models else None
     return {
@@ -66,24 +79,27 @@ def scene_data(facts: Facts, pictures: Mapping[str, bytes], source: Provenance) 
     }
 
 
-def read_pictures(folder: Path | None, facts: Facts) -> dict[str, bytes]:
-    """Small JPEGs of those photos that can be read, by name; the more photos, the smaller.
+def read_pictures(folder: Path | None, facts: Facts) -> dict[str, SmallPhoto]:
+    """Those photos that can be read, by name; the more photos, the smaller.
 
     ``folder``: where the photos are; None if that is not known.
     """
     names = [photo.name for photo in facts.photos]
     side = int(np.clip(480 * np.sqrt(100 / max(len(names), 1)), 64, 480))
-    found, room = {}, _PHOTO_BYTES
+    found, room = dict[str, SmallPhoto](), _PHOTO_BYTES
     if folder is None:
         return {}
     for name in names:
         try:
-            picture = photo_jpeg(read_image(within(folder, name)), side, _QUALITY)
+            place = within(folder, name)
+            orientation = int(read_exif(place).get(ORIENTATION, 1))
+            pixels, _ = upright(read_image(place), np.zeros((0, 2)), orientation)
+            picture = photo_jpeg(pixels, side, _QUALITY)
         except LogpolarError:
             continue
         room -= len(picture)
         if room > 0:
-            found[name] = picture
+            found[name] = SmallPhoto(picture, orientation)
     return found
 
 
@@ -100,7 +116,7 @@ def verdict(facts: Facts) -> str:
     return "; ".join(parts)
 
 
-def _missing(facts: Facts, pictures: Mapping[str, bytes]) -> list[str]:
+def _missing(facts: Facts, pictures: Pictures) -> list[str]:
     count = len(facts.photos) - len(pictures)
     if not pictures and count > 1:
         return [f"the {count} photos are not in this page: none was found where it looked, see --photos"]
@@ -108,7 +124,7 @@ def _missing(facts: Facts, pictures: Mapping[str, bytes]) -> list[str]:
     return [f"{count} {words} not in this page: not found, or not readable"] if count else []
 
 
-def _photos(facts: Facts, pictures: Mapping[str, bytes]) -> list[dict[str, Any]]:
+def _photos(facts: Facts, pictures: Pictures) -> list[dict[str, Any]]:
     reasons = why_unregistered(facts)
     degree = np.bincount(facts.pairs.rows[facts.verified].ravel(), minlength=len(facts.photos))
     return [
@@ -122,7 +138,8 @@ def _photos(facts: Facts, pictures: Mapping[str, bytes]) -> list[dict[str, Any]]
             "pairs": int(degree[row]),
             "lens": photo.lens,
             "focal": rounded(facts.lenses[photo.lens].focal, 1) if photo.lens in facts.lenses else None,
-            "picture": pack_picture(pictures[photo.name]) if photo.name in pictures else None,
+            "picture": pack_picture(pictures[photo.name].jpeg) if photo.name in pictures else None,
+            "orientation": pictures[photo.name].orientation if photo.name in pictures else 1,
         }
         for row, photo in enumerate(facts.photos)
     ]

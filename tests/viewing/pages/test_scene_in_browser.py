@@ -9,7 +9,8 @@ import cv2
 import numpy as np
 import pytest
 
-from logpolar.sfm.scene_page import Provenance, write_scene_page
+from logpolar.sfm.scene_page import Provenance, SmallPhoto, write_scene_page
+from logpolar.viewing.drawing import upright
 from scene_facts import HOSTILE, make_facts
 
 
@@ -42,6 +43,16 @@ def test_hostile_names_are_text(page):
     assert len(names) == 10
     assert page.locator("#table script, #table img, h1 *, footer b").count() == 0
     assert page.inner_text("h1") == "</title><script>alert(1)</script>" == page.title()
+
+
+def test_corners_of_cameras_show_those_of_upright_photos(page):
+    """As the library turns pictures: each pixel of a stored 2 x 2 picture is found where the page looks for it."""
+    stored = np.array([[1, 2], [3, 4]], np.uint8)
+    for orientation in range(1, 9):
+        turned, _ = upright(stored, np.zeros((0, 2)), orientation)
+        for row, column in np.ndindex(2, 2):
+            x, y = page.evaluate(f"() => uprightCorner([{column}, {row}], {orientation})")
+            assert turned[y, x] == stored[row, column]
 
 
 def test_the_canvas_shows_points_and_cameras(page):
@@ -313,7 +324,7 @@ def test_without_a_model_the_page_shows_photos_and_why(opened, tmp_path, picture
     facts = replace(make_facts(names=HOSTILE), models=[])
     facts = replace(facts, photos=[replace(photo, model=None) for photo in facts.photos])
     picture = cv2.imencode(".jpg", np.full((6, 8, 3), 99, np.uint8))[1].tobytes()
-    shown = {photo.name: picture for photo in facts.photos[:pictures]}
+    shown = {photo.name: SmallPhoto(picture, 1) for photo in facts.photos[:pictures]}
     write_scene_page(tmp_path / "page.html", facts, shown, Provenance("failed"))
     with opened(tmp_path / "page.html") as page:
         assert page.inner_text("#no-view-text").startswith("No model")

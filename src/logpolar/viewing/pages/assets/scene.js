@@ -46,6 +46,14 @@ function placeLines() {
   state.renderer.setLines(new Float32Array(positions), new Float32Array(colours));
 }
 
+// Where a corner of the photo as it is stored, which is what the camera sees, lies in the upright picture.
+function uprightCorner([x, y], orientation) {
+  if (orientation >= 5 && orientation <= 8) [x, y] = [y, x];
+  if ([2, 3, 6, 7].includes(orientation)) x = 1 - x;
+  if ([3, 4, 7, 8].includes(orientation)) y = 1 - y;
+  return [x, y];
+}
+
 // All photos small on one sheet, so that they are drawn at once.
 function placePictures() {
   const side = Math.ceil(Math.sqrt(scene.photos.length)), cell = Math.max(8, Math.min(256, Math.floor(2048 / side)));
@@ -56,7 +64,7 @@ function placePictures() {
     const picture = state.thumbnails[photo], [column, row] = [camera % side, Math.floor(camera / side)];
     if (!picture) return;
     context.drawImage(picture, column * cell, row * cell, cell, cell);
-    const box = corners(camera), spots = [[0, 0], [1, 0], [1, 1], [0, 1]];
+    const box = corners(camera), spots = [[0, 0], [1, 0], [1, 1], [0, 1]].map((spot) => uprightCorner(spot, photo.orientation));
     for (const n of [0, 1, 2, 0, 2, 3]) {
       positions.push(...box[n]);
       places.push(...spots[n].map((part, which) => ([column, row][which] + 0.02 + 0.96 * part) / side));
