@@ -5,6 +5,7 @@ import logging
 import socket
 import threading
 from functools import partial
+from types import SimpleNamespace
 
 import cv2
 import pytest
@@ -20,7 +21,7 @@ from process_tasks import die_at_five, refuse_five, slow_at_first
 distributed = pytest.importorskip("distributed", reason="needs the extra 'dask'")
 dask = pytest.importorskip("dask")
 
-from logpolar.distributed.dask_cluster import DaskCluster  # noqa: E402
+from logpolar.distributed.dask_cluster import DaskBatch, DaskCluster  # noqa: E402
 from logpolar.distributed.work import Job  # noqa: E402
 
 
@@ -78,6 +79,8 @@ class TestDaskCluster:
         monkeypatch.setattr("logpolar.distributed.dask_cluster._PATIENCE", 1)
         with pytest.raises(LogpolarError, match="no scheduler with workers answers there"):
             list(on_workers(abs, [1, 2], Workers(1, f"dask:{wrong}")))
+        left = [each for each in list(distributed.Client._instances) if each.status not in ("running", "closed")]
+        assert left == []  # the collector would close it while another one starts, which waits for ever
         logging.getLogger("distributed.client").error("Failed to reconnect")  # with a traceback, minutes later
         assert capfd.readouterr() == ("", "")
 
@@ -124,3 +127,14 @@ class TestDaskCluster:
         assert report.done == 5
         merge_sources([tmp_path / "shards"], tmp_path / "merged.h5")
         assert_same_content(tmp_path / "merged.h5", tmp_path / "file.h5")
+
+    def test_a_batch_that_ends_as_its_time_is_over_has_its_result(self):
+        answers = iter([distributed.TimeoutError("timed out after 30 s."), [7]])
+
+        def result(timeout):
+            if isinstance(answer := next(answers), Exception):
+                raise answer
+            return answer
+
+        future, client = SimpleNamespace(result=result, done=lambda: True), SimpleNamespace(status="running")
+        assert DaskBatch(future, client).result() == [7]

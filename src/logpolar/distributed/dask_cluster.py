@@ -26,6 +26,23 @@ _PATIENCE = 30
 """Seconds to wait for the scheduler and the first worker, and without any worker before that is said."""
 
 
+class _ConnectedClient(Client):  # type: ignore[misc] # Dask's is not typed
+    """A client of a scheduler with workers.
+
+    One that finds none is closed at once: left to the garbage collector, it takes a lock that a later client may hold
+    at that very moment, in the same thread.
+    """
+
+    def __init__(self, address: str) -> None:
+        try:
+            super().__init__(address, timeout=_PATIENCE, set_as_default=False)
+            self.wait_for_workers(1, timeout=_PATIENCE)
+        except BaseException:
+            with contextlib.suppress(Exception):  # what went wrong first is what counts
+                self.close(timeout=1)
+            raise
+
+
 class DaskCluster:
     """An ``Engine``: a batch is a task of Dask, which repeats it on another worker if its worker dies."""
 
@@ -41,8 +58,7 @@ class DaskCluster:
 
     def _open(self) -> None:
         try:
-            self._client: Any = Client(self._address, timeout=_PATIENCE, set_as_default=False)
-            self._client.wait_for_workers(1, timeout=_PATIENCE)
+            self._client: Any = _ConnectedClient(self._address)
         except (OSError, ValueError, TimeoutError) as error:
             raise LogpolarError(
                 f"dask:{self._address}: no scheduler with workers answers there; start one with "
@@ -74,16 +90,19 @@ class DaskBatch:
     future: Future
     client: Any
 
+    def _found(self) -> list[Any]:
+        found: list[Any] = self.future.result(timeout=_PATIENCE)
+        return found
+
     def result(self) -> list[Any]:
         if self.client.status == "closed":
             raise CancelledError("the connection that it was sent over was cut, and made again")
         while True:
             try:
-                found: list[Any] = self.future.result(timeout=_PATIENCE)
-                return found
+                return self._found()
             except NotYet:
-                if self.future.done():  # the work's own
-                    raise
+                if self.future.done():  # by now; or the error is the work's own
+                    return self._found()
                 if not self.client.nthreads():
                     warnings.warn(
                         "the cluster has no workers left; waiting for new ones", LogpolarWarning, stacklevel=2
