@@ -47,7 +47,8 @@ def main() -> None:
                 attempt()
     counts = {kind: {"tried": count, "bad": tally.bad[kind]} for kind, count in tally.tried.items()}
     result = {"budget": chosen.budget, "seed": chosen.seed, "counts": counts}
-    save("faults", {**result, "examples": tally.examples, "figures": tally.figures})
+    examples = {kind: words.replace(name, "SCRATCH") for kind, words in tally.examples.items()}
+    save("faults", {**result, "examples": examples, "figures": tally.figures})
 
 
 if __name__ == "__main__":
