@@ -214,11 +214,11 @@ def _store(
 
 def _draw(path: Path, first: Path, second: Path, results: dict[str, VerifiedMatches], options: DrawingOptions) -> None:
     from logpolar.images import read_image
-    from logpolar.images.exif import ORIENTATION, read_exif
+    from logpolar.images.exif import read_orientation
     from logpolar.viewing.drawing import draw_matches, stack, write_picture
 
     images = read_image(first), read_image(second)
-    orientations = tuple(int(read_exif(photo).get(ORIENTATION, 1)) for photo in (first, second))
+    orientations = read_orientation(first), read_orientation(second)
     pictures = []
     for name, found in results.items():
         caption, good = _caption(found), found.geometry.inliers
@@ -233,7 +233,7 @@ def _draw(path: Path, first: Path, second: Path, results: dict[str, VerifiedMatc
                 f"{name}: {caption}" if len(results) > 1 else caption,
                 quality=-found.matches.distances,
                 options=options,
-                orientations=(orientations[0], orientations[1]),
+                orientations=orientations,
             )
         )
     write_picture(path, stack(pictures) if len(pictures) > 1 else pictures[0])

@@ -38,6 +38,11 @@ def read_exif(path: str | Path) -> dict[int, float]:
     return _read_tiff(exif_block(path))
 
 
+def read_orientation(path: str | Path) -> int:
+    """How a photo is stored: 1, upright, to 8; see ``viewing.drawing.upright``."""
+    return int(read_exif(path).get(ORIENTATION, 1))
+
+
 def exif_block(path: str | Path) -> bytes:
     """A photo's EXIF data as stored, a TIFF file of its own; empty without it."""
     data = read_checked(path)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from logpolar.errors import LogpolarError
 from logpolar.geometry.cameras import Matrix
 from logpolar.images import read_image
-from logpolar.images.exif import ORIENTATION, read_exif
+from logpolar.images.exif import read_orientation
 from logpolar.sfm.diagnosis import diagnose, why_unregistered
 from logpolar.sfm.facts import Facts, Rows, SceneModel
 from logpolar.storage.atomic_io import within
@@ -92,7 +92,7 @@ def read_pictures(folder: Path | None, facts: Facts) -> dict[str, SmallPhoto]:
     for name in names:
         try:
             place = within(folder, name)
-            orientation = int(read_exif(place).get(ORIENTATION, 1))
+            orientation = read_orientation(place)
             pixels, _ = upright(read_image(place), np.zeros((0, 2)), orientation)
             picture = photo_jpeg(pixels, side, _QUALITY)
         except LogpolarError:

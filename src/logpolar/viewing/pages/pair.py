@@ -16,7 +16,7 @@ from logpolar.geometry.intrinsics import AnyCamera, rays_and_focal
 from logpolar.geometry.two_view import Points
 from logpolar.geometry.verification import MODEL_NAMES, Cameras, VerifiedMatches
 from logpolar.images import read_image, resize, to_bytes, to_gray
-from logpolar.images.exif import ORIENTATION, read_exif
+from logpolar.images.exif import read_orientation
 from logpolar.matching.nearest import Matches, match_descriptors
 from logpolar.matching.options import MatchingOptions
 from logpolar.sampling import sample_patches
@@ -48,7 +48,7 @@ class Side:
 
     @classmethod
     def open(cls, path: Path, features: Features) -> Side:
-        return cls(str(path), read_image(path), features, int(read_exif(path).get(ORIENTATION, 1)))
+        return cls(str(path), read_image(path), features, read_orientation(path))
 
     @property
     def to_upright(self) -> Matrix:
