@@ -15,12 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from logpolar.sfm.explanation import explained_matches, linked_photos
 from logpolar.sfm.mapper import FEW_PHOTOS, MapperOptions, NoModelError, run_mapper
 from logpolar.sfm.pycolmap_compat import open_database
-from logpolar.sfm.runaways import runaways
+from logpolar.sfm.runaways import runaways, set_focal_length
 
 ENOUGH, MOST = 0.6, 0.5
 """Models that explain this fraction of their verified matches, and have this fraction of the photos that match any
@@ -47,21 +45,20 @@ def map_best(
     Few photos of unknown lenses get two: a wrong model may explain much, and mapping takes little beside describing.
     """
     attempts = len(STARTS) if options.mapper == "incremental" else 1
-    linked = linked_photos(database)
+    linked, free = linked_photos(database), not options.fixed_intrinsics and _unknown_lenses(database)
     best: _Attempt | None = None
-    least = 2 if linked <= FEW_PHOTOS and not options.fixed_intrinsics and _unknown_lenses(database) else 1
+    least = 2 if free and linked <= FEW_PHOTOS else 1
     for number in range(attempts):
         place = output / f"attempt-{number}"
         place.mkdir()
-        start = None if options.fixed_intrinsics else STARTS[number]
         try:
-            given = _starting_from(database, start, output)
+            given = _starting_from(database, STARTS[number] if free else None, output)
             models = run_mapper(given, photos, place, replace(options, seed=options.seed + number), on_image)
         except NoModelError:  # with another seed there may be one
             if best is None and number + 1 == attempts:
                 raise
             continue
-        made = _judge(place, models, database, linked, options)
+        made = _judge(place, models, database, linked, free)
         if best is None or made.explained > best.explained:
             best = made
         if best.good and number + 1 >= least:
@@ -77,8 +74,8 @@ def map_best(
     return best.models
 
 
-def _judge(place: Path, models: dict[int, Any], database: Path, linked: int, options: MapperOptions) -> _Attempt:
-    astray = [set[int]() if options.fixed_intrinsics else runaways(model) for model in models.values()]
+def _judge(place: Path, models: dict[int, Any], database: Path, linked: int, free: bool) -> _Attempt:
+    astray = [runaways(model) if free else set[int]() for model in models.values()]
     explained, total = explained_matches(models.values(), database, astray)
     names = {model.images[image].name for model in models.values() for image in model.reg_image_ids()}
     good = explained >= ENOUGH * total and len(names) >= MOST * linked and not any(astray)
@@ -102,8 +99,6 @@ def _starting_from(database: Path, start: float | None, output: Path) -> Path:
     with contextlib.closing(open_database(copy)) as file:
         for camera in file.read_all_cameras():
             if not camera.has_prior_focal_length:
-                parameters = np.array(camera.params)
-                parameters[list(camera.focal_length_idxs())] = start * max(camera.width, camera.height)
-                camera.params = parameters
+                set_focal_length(camera, start)
                 file.update_camera(camera)
     return copy

@@ -50,6 +50,13 @@ def _relative(camera: Any) -> float:
     return float(camera.mean_focal_length() / max(camera.width, camera.height))
 
 
+def set_focal_length(camera: Any, relative: float) -> None:
+    """Of a camera of COLMAP, relative to the longer side."""
+    parameters = np.array(camera.params)
+    parameters[list(camera.focal_length_idxs())] = relative * max(camera.width, camera.height)
+    camera.params = parameters
+
+
 def _middle(model: Any, astray: set[int]) -> float:
     """Focal length in the middle of all cameras in use but these, relative to the longer side."""
     others = {model.images[number].camera_id for number in model.reg_image_ids()} - astray
@@ -67,8 +74,8 @@ def put_back(model: Any, adjust: Adjust) -> Any:
         camera = held.cameras[number]
         parameters = np.array(camera.params)
         parameters[list(camera.extra_params_idxs())] = 0
-        parameters[list(camera.focal_length_idxs())] = middle * max(camera.width, camera.height)
         camera.params = parameters
+        set_focal_length(camera, middle)
     for number in sorted(held.reg_image_ids()):
         image = held.images[number]
         if image.camera_id in astray and not _place(held, image):
