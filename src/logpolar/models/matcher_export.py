@@ -7,6 +7,7 @@ knows no graph that serves all layers. ``tests/models/test_matcher_export.py`` h
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,15 +58,16 @@ def make_pieces(
     return found
 
 
-class _Piece:
+class _Piece(ABC):
     """A graph under construction; weights are found by their names in the piece."""
 
     def __init__(self, options: MatcherOptions) -> None:
         self.options, self.graph = options, Graph()
         self.results = self.build()
 
+    @abstractmethod
     def build(self) -> tuple[OnnxArray, ...]:
-        raise NotImplementedError
+        """Its results."""
 
     def linear(self, values: OnnxArray, name: str) -> OnnxArray:
         weight, bias = (self.graph.named(f"{name}.{kind}") for kind in ("weight", "bias"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -36,7 +37,7 @@ _OPEN_SHARDS = 32
 """Shards that a reader keeps open."""
 
 
-class CollectionReader(Generic[File]):
+class CollectionReader(ABC, Generic[File]):
     """The shards of a collection behind one index; opened when first used, a few at a time."""
 
     kind: FileKind
@@ -50,8 +51,9 @@ class CollectionReader(Generic[File]):
         }
         self._open: OrderedDict[int, File] = OrderedDict()
 
+    @abstractmethod
     def _open_shard(self, path: Path) -> File:
-        raise NotImplementedError
+        """The file of a shard."""
 
     def _file_of(self, item: Item) -> File:
         """The open shard of an item; ``KeyError`` if the collection lacks it."""
