@@ -22,6 +22,7 @@ from logpolar.sfm.scene_page import (
     scene_data,
     upright_axes,
 )
+from logpolar.viewing.drawing import upright
 from scene_facts import HOSTILE, make_facts
 
 SOURCE = Provenance("A scene", "logpolar sfm photos model", {"mapping": 1.5})
@@ -53,7 +54,7 @@ def test_gaps_come_back(rows):
 
 class TestModel:
     facts = make_facts()
-    shown = model_data(facts, facts.models[0])
+    shown = model_data(facts, facts.models[0], {})
 
     def test_points_keep_their_shape_and_colours(self):
         """Random order, rotated and scaled: matched by colour, distances are all in one ratio."""
@@ -67,7 +68,7 @@ class TestModel:
     def test_cameras_observe_the_same_points_in_the_same_direction(self):
         """A camera's points, in its own axes, are those of the model up to the scale."""
         model = self.facts.models[0]
-        _, _, scale = page_frame(model)
+        _, _, scale = page_frame(model, [1] * len(model.poses))
         cameras, points = unpack(self.shown["cameras"]), unpack(self.shown["points"])
         observed, starts = unpack(self.shown["observed"]), np.cumsum([0, *self.shown["lengths"]])
         for number in range(len(model.photos)):
@@ -89,14 +90,14 @@ class TestModel:
     def test_of_many_points_those_that_most_photos_see(self, monkeypatch):
         monkeypatch.setattr(scene_page, "MAX_POINTS", 50)
         model = replace(self.facts.models[0], track_lengths=np.arange(400))
-        shown = model_data(self.facts, model)
+        shown = model_data(self.facts, model, {})
         assert unpack(shown["tracks"]).min() == min(350, 255)
         assert (len(unpack(shown["points"])), shown["total"]) == (50, 400)
 
 
 def test_upright_axes_see_cameras_from_behind():
     model = make_facts().models[0]
-    axes = upright_axes(model.poses)
+    axes = upright_axes(model.poses, [1] * len(model.poses))
     np.testing.assert_allclose(axes @ axes.T, np.eye(3), atol=1e-9)
     assert np.linalg.det(axes) > 0
     np.testing.assert_allclose(axes[1], [0, -1, 0], atol=0.3)
@@ -105,7 +106,22 @@ def test_upright_axes_see_cameras_from_behind():
 
 @pytest.mark.parametrize("poses", [np.eye(3, 4)[None], np.array([np.eye(3, 4), np.diag([1, -1, -1]) @ np.eye(3, 4)])])
 def test_upright_axes_of_any_cameras(poses):
-    np.testing.assert_allclose(upright_axes(poses) @ upright_axes(poses).T, np.eye(3), atol=1e-9)
+    axes = upright_axes(poses, [1] * len(poses))
+    np.testing.assert_allclose(axes @ axes.T, np.eye(3), atol=1e-9)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_scenes_stand_upright_whichever_way_their_photos_are_stored(orientation):
+    """Two pixels of a stored photo, one above the other once it is upright, are so on the page."""
+    poses = make_facts().models[0].poses
+    _, ((x, y),) = upright(np.zeros((3, 3)), np.array([[1.0, 2.0]]), orientation)
+    _, ((there_x, there_y),) = upright(np.zeros((3, 3)), np.array([[2.0, 1.0]]), orientation)
+    # Where the stored photo's axes point in the upright one tells how its camera lay.
+    shown = np.array([[there_x - 1, x - 1], [there_y - 1, y - 1]])
+    lying = poses.copy()
+    lying[:, :2] = np.einsum("ij,cjk->cik", shown.T, poses[:, :2])
+    straight, found = upright_axes(poses, [1] * len(poses)), upright_axes(lying, [orientation] * len(poses))
+    np.testing.assert_allclose(found, straight, atol=1e-9)
 
 
 class TestGraph:

@@ -40,7 +40,8 @@ def read_exif(path: str | Path) -> dict[int, float]:
 
 def read_orientation(path: str | Path) -> int:
     """How a photo is stored: 1, upright, to 8; see ``viewing.drawing.upright``."""
-    return int(read_exif(path).get(ORIENTATION, 1))
+    found = int(read_exif(path).get(ORIENTATION, 1))
+    return found if 1 <= found <= 8 else 1
 
 
 def exif_block(path: str | Path) -> bytes:

@@ -30,7 +30,7 @@ def draw_summary(facts: Facts, pictures: Pictures, title: str) -> Picture:
     blocks = [_text([title], 0.9, 2), _text(lines, 0.55)]
     blocks += [_text(findings, 0.55, 1, _RED)] if findings else []
     if facts.models and len(facts.models[0].photos):
-        shown = PageModel.of(facts, facts.models[0])
+        shown = PageModel.of(facts, facts.models[0], pictures)
         blocks.append(side_by_side([draw_model(shown, "from above"), draw_model(shown, "from the front")]))
     blocks += [_draw_photos(facts, pictures), _legend(facts)]
     return np.concatenate([np.pad(each, ((4, 4), (0, 0), (0, 0)), constant_values=255) for each in blocks])

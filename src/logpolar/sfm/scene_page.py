@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import atan, degrees
 from pathlib import Path
@@ -71,7 +71,7 @@ def scene_data(facts: Facts, pictures: Pictures, source: Provenance) -> dict[str
         "inliers": pack_array(facts.pairs.inliers.astype(np.int32)),
         "shared": pack_array(facts.pairs.shared.astype(np.int32)),
         "graph": _graph(facts),
-        "model": None if largest is None or not len(largest.photos) else model_data(facts, largest),
+        "model": None if largest is None or not len(largest.photos) else model_data(facts, largest, pictures),
         "no_model": "No model: no two photos overlap enough with enough baseline. The findings beside this say more.",
         "seconds": dict(source.seconds),
         "command": source.command,
@@ -174,8 +174,11 @@ class PageModel:
     field: Matrix  # (C, 2), half the photo's width and height over its focal length
 
     @classmethod
-    def of(cls, facts: Facts, model: SceneModel) -> PageModel:
-        axes, middle, scale = page_frame(model)
+    def of(cls, facts: Facts, model: SceneModel, pictures: Pictures) -> PageModel:
+        names = [facts.photos[row].name for row in model.photos.tolist()]
+        axes, middle, scale = page_frame(
+            model, [pictures[name].orientation if name in pictures else 1 for name in names]
+        )
         lenses = [facts.lenses[facts.photos[row].lens or 0] for row in model.photos.tolist()]
         sizes = np.array([[lens.width, lens.height] for lens in lenses], np.float64).reshape(-1, 2)
         focal = np.array([max(lens.focal, 1e-9) for lens in lenses]).reshape(-1, 1)
@@ -202,9 +205,9 @@ class PageModel:
         return np.asarray(self.centres[:, None] + self.frustum * rays @ self.axes)
 
 
-def model_data(facts: Facts, model: SceneModel) -> dict[str, Any]:
+def model_data(facts: Facts, model: SceneModel, pictures: Pictures) -> dict[str, Any]:
     """The model, packed: a selection of its points, its cameras, and which of the points each camera observes."""
-    shown, kept = PageModel.of(facts, model), _kept_points(model)
+    shown, kept = PageModel.of(facts, model, pictures), _kept_points(model)
     place = np.full(len(model.points), -1, np.intp)
     place[kept] = np.arange(len(kept))
     observed = [np.sort(place[rows][place[rows] >= 0]) for rows in model.observed]
@@ -226,22 +229,26 @@ def model_data(facts: Facts, model: SceneModel) -> dict[str, Any]:
     }
 
 
-def page_frame(model: SceneModel) -> tuple[Matrix, Matrix, float]:
+def page_frame(model: SceneModel, orientations: Sequence[int]) -> tuple[Matrix, Matrix, float]:
     """Axes (rows: right, up, back), centre and scale of a page's coordinates.
 
     They enclose most points and cameras: a few distant ones would shrink everything else to a dot.
     """
     near = [np.quantile(each, [0.05, 0.95], axis=0) for each in (model.points, model.centres) if len(each)]
     low, high = np.min(near, axis=(0, 1)), np.max(near, axis=(0, 1))
-    return upright_axes(model.poses), (low + high) / 2, 2 / max(float(np.linalg.norm(high - low)), 1e-9)
+    axes = upright_axes(model.poses, orientations)
+    return axes, (low + high) / 2, 2 / max(float(np.linalg.norm(high - low)), 1e-9)
 
 
-def upright_axes(poses: Matrix) -> Matrix:
+def upright_axes(poses: Matrix, orientations: Sequence[int]) -> Matrix:
     """Axes (3, 3), rows right, up and back, in which cameras (C, 3, 4) stand upright and look away from the viewer.
 
-    Most photos are upright: their mean y axis is taken as down. Where cameras look all around, any direction will do.
+    Most photos are upright by EXIF's orientation: the mean of what is down in them is taken as down. Where cameras look
+    all around, any direction will do.
     """
-    _, down, forward = poses[:, :, :3].mean(axis=0)
+    stored, (x, y, z) = np.array(orientations)[:, None], poses[:, :, :3].swapaxes(0, 1)
+    down = (np.where(stored >= 5, x, y) * np.where(np.isin(stored, (3, 4, 7, 8)), -1, 1)).mean(axis=0)
+    forward = z.mean(axis=0)
     up = -down / np.linalg.norm(down) if np.linalg.norm(down) > 1e-6 else np.array([0.0, -1.0, 0.0])
     candidates = (forward, *np.eye(3)[[2, 0]])
     back = next(each for each in (-(c - (c @ up) * up) for c in candidates) if np.linalg.norm(each) > 1e-3)

@@ -48,7 +48,7 @@ function placeLines() {
 
 // Where a corner of the photo as it is stored, which is what the camera sees, lies in the upright picture.
 function uprightCorner([x, y], orientation) {
-  if (orientation >= 5 && orientation <= 8) [x, y] = [y, x];
+  if (orientation >= 5) [x, y] = [y, x];
   if ([2, 3, 6, 7].includes(orientation)) x = 1 - x;
   if ([3, 4, 7, 8].includes(orientation)) y = 1 - y;
   return [x, y];
