@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from logpolar.datasets.homographies import build_photos
+from logpolar.datasets.options import PairRules, PhotoOptions, SceneOptions
+from logpolar.datasets.scenes import build_scene
 from logpolar.errors import LogpolarError, StorageError
-from logpolar.models.detectors import NetworkDetector
+from logpolar.models.detectors import NetworkDetector, check_image
 from logpolar.models.files import load_detector
 from logpolar.storage.atomic_io import Lock
 from logpolar.training import detector_run
@@ -88,6 +91,52 @@ def test_scenes_and_photos(posed_world, photo, tmp_path):
     assert not photos.pairs.has_depth
     assert len(photos.images) == 2 * len(photos) == len(photos.votes)
     assert all(len(votes) for votes in photos.votes)
+
+
+def test_files_of_scenes_show_the_same_surfaces_as_their_workspaces(posed_world, tmp_path):
+    write_workspace(posed_world, tmp_path / "scene")
+    build_scene(tmp_path / "scene", tmp_path / "scene.h5", SceneOptions(pairs=PairRules(min_overlap=0.1)))
+    folder = load_source(DetectorSource("scenes", (str(tmp_path / "scene"),)), "train")
+    stored = load_source(DetectorSource("scenes", (str(tmp_path / "scene.h5"),)), "train")
+    assert stored.pairs.has_depth
+    assert 0 < len(stored) == len(folder)
+    ratios = []
+    for image, depth in zip(stored.images, stored.inverse_depths, strict=True):
+        unlike = [np.abs(image.astype(np.float32) - each).mean() for each in folder.images]
+        assert min(unlike) < 3  # JPEG
+        other = folder.inverse_depths[int(np.argmin(unlike))].astype(np.float32)
+        mine = cv2.resize(depth.astype(np.float32), other.shape[::-1], interpolation=cv2.INTER_NEAREST)
+        known = (mine > 0) & (other > 0)
+        ratios.append(mine[known] / other[known])
+    ratio = np.concatenate(ratios)  # the two units of depth are arbitrary
+    assert len(ratio) > 1000
+    assert np.quantile(np.abs(ratio / np.median(ratio) - 1), 0.9) < 0.03
+
+
+def test_files_without_cameras_are_refused(photo, tmp_path):
+    cv2.imwrite(str(tmp_path / "a.png"), cv2.resize(photo, (200, 200)))
+    build_photos({"a.png": tmp_path / "a.png"}, tmp_path / "photos.h5", PhotoOptions())
+    with pytest.raises(LogpolarError, match="has no cameras"):
+        load_source(DetectorSource("scenes", (str(tmp_path / "photos.h5"),)), "train")
+
+
+def test_a_run_starts_from_a_detector(folder, tmp_path, monkeypatch):
+    """With a learning rate of 0 nothing is lost; a variant and another network are refused."""
+    monkeypatch.setattr(detector_run, "_COUNTS", (20,))
+    monkeypatch.setattr(detector_run, "_SIDE", 128)
+    (folder / "shipped.toml").write_text('init = "logpolar"\n' + TEXT.replace("[4, 4, 4]", "[16, 48, 64]"))
+    changes = ["network.blocks=[1, 2, 2]", "network.window=16", "optimisation.learning_rate=0.0"]
+    config = read_detector_config(folder / "shipped.toml", changes)
+    report = train_detector(config, tmp_path)
+    start, made = load_detector("logpolar"), load_detector(report.model)
+    assert made.card.training["init"] == {"name": "logpolar", "hash": start.digest}
+    scores = [NetworkDetector(model).network_scores(check_image()) for model in (start, made)]
+    assert np.corrcoef(scores[0].ravel(), scores[1].ravel())[0, 1] > 0.95
+    with pytest.raises(LogpolarError, match="is another one"):
+        train_detector(read_detector_config(folder / "shipped.toml"), tmp_path / "other")
+    (folder / "int8.toml").write_text('init = "logpolar-int8"\n' + TEXT)
+    with pytest.raises(LogpolarError, match="is a variant"):
+        train_detector(read_detector_config(folder / "int8.toml"), tmp_path / "int8")
 
 
 def test_sources_without_pairs_are_refused(tmp_path, posed_world):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -48,6 +51,37 @@ class DetectorNetwork(nn.Module):
     def _convolve(self, name: str, values: Tensor) -> Tensor:
         values = self.convolutions[name](values)
         return self.norms[name](values) if name in self.norms else values
+
+    def unfold(self, folded: Mapping[str, Tensor], images: Tensor) -> None:
+        """Take over folded weights: batch normalisation is set so that it changes nothing on ``images``.
+
+        In training it then changes little on others.
+        """
+
+        def keep(norm: nn.Module, inputs: tuple[Tensor, ...], bias: Tensor) -> None:
+            assert isinstance(norm, nn.BatchNorm2d)
+            assert norm.running_mean is not None and norm.running_var is not None
+            variance, mean = torch.var_mean(inputs[0], dim=(0, 2, 3), correction=0)
+            norm.running_mean.copy_(mean)
+            norm.running_var.copy_(variance)
+            norm.weight.copy_((variance + norm.eps).sqrt())
+            norm.bias.copy_(bias + mean)
+
+        was_training, hooks = self.training, []
+        with torch.no_grad():
+            for name, convolution in self.convolutions.items():
+                assert isinstance(convolution, nn.Conv2d)
+                convolution.weight.copy_(folded[f"{name}.weight"])
+                bias = folded[f"{name}.bias"].to(convolution.weight.device)
+                if name in self.norms:
+                    hooks.append(self.norms[name].register_forward_pre_hook(partial(keep, bias=bias)))
+                else:
+                    assert convolution.bias is not None
+                    convolution.bias.copy_(bias)
+            self.eval()(images)
+        for hook in hooks:
+            hook.remove()
+        self.train(was_training)
 
     def folded(self) -> dict[str, Tensor]:
         """Weights ``NAME.weight`` and ``NAME.bias`` of the convolutions with their batch normalisation folded in."""

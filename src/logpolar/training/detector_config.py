@@ -19,11 +19,12 @@ from typing import Any
 
 from logpolar.models import shipped_models
 from logpolar.models.cards import DetectorOptions
+from logpolar.models.files import shipped_detectors
 from logpolar.training.config import help_texts, parse_config, read_section, refuse_unknown, toml_lines, typed
 from logpolar.training.detector_options import DetectorConfig, DetectorSource
 
 _SECTIONS = ("crops", "objectives", "optimisation", "run")
-_TITLES = ("name", "description", "sources", "licence")
+_TITLES = ("name", "description", "sources", "licence", "init")
 _NETWORK = {
     "channels": "At a half, a quarter and an eighth of the resolution; multiples of 8 use a processor best.",
     "blocks": "Further 3 x 3 convolutions at each of them.",
@@ -74,6 +75,8 @@ def _make_config(table: Mapping[str, Any], folder: Path) -> DetectorConfig:
     described = sections["objectives"].descriptor
     if described not in shipped_models():
         sections["objectives"] = replace(sections["objectives"], descriptor=str(folder.absolute() / described))
+    if titles.get("init") and titles["init"] not in shipped_detectors():
+        titles["init"] = str(folder.absolute() / titles["init"])
     network = _read_network(rest.get("network", {}))
     return replace(base, **titles, **sections, network=network, data=_read_data(rest.get("data", []), folder))
 

@@ -1,4 +1,4 @@
-"""Photos, COLMAP workspaces and aligned pairs read as data to train a detector on."""
+"""Photos, COLMAP workspaces, correspondence files and aligned pairs read as data to train a detector on."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import numpy as np
 
 from logpolar.datasets.aligned import read_pair_list
 from logpolar.datasets.building import split_images
+from logpolar.datasets.depth import invert
+from logpolar.datasets.files import CorrespondenceFile
 from logpolar.datasets.homographies import make_photo_pair
 from logpolar.datasets.options import PairRules, SplitRules, ViewOptions
+from logpolar.datasets.surfaces import read_surface
 from logpolar.datasets.visibility import select_pairs, shared_points
 from logpolar.distributed import cores
 from logpolar.errors import LogpolarError
@@ -73,7 +76,24 @@ def _read_aligned(files: Sequence[str], split: str, seed: int) -> SourceImages:
 
 
 def _read_scenes(files: Sequence[str], split: str, seed: int) -> SourceImages:
-    return join([_read_scene(Path(file), split, seed) for file in files], has_depth=True)
+    parts = []
+    for path in map(Path, files):
+        parts.append(_read_file(path, split) if path.is_file() else _read_scene(path, split, seed))
+    return join(parts, has_depth=True)
+
+
+def _read_file(path: Path, split: str) -> SourceImages:
+    """A scene that `dataset colmap` stored, with the split that it chose."""
+    with CorrespondenceFile(path) as file:
+        pairs = file.pair_images[file.pairs(split)].reshape(-1, 2)
+        used, rows = np.unique(pairs, return_inverse=True)
+        cameras = [file.read_camera(number) for number in used.tolist()]
+        known = [camera for camera in cameras if camera is not None]
+        if len(known) < len(cameras):
+            raise LogpolarError(f"{path}: has no cameras; make it with `logpolar dataset colmap`")
+        images = [file.read_image(number) for number in used.tolist()]
+        depths = [invert(read_surface(file, number)) for number in used.tolist()]
+    return from_cameras(images, depths, known, rows.reshape(-1, 2).astype(np.int64), [0] * len(pairs))
 
 
 def _read_scene(folder: Path, split: str, seed: int) -> SourceImages:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from logpolar.models.detector_network import DetectorNetwork, normalise_locally
+from logpolar.models.files import DetectorModel
 from logpolar.models.network import DescriptorNetwork
 from logpolar.models.runtimes.processor import prepare_torch_bfloat16
 from logpolar.sampling.patterns import Pattern
@@ -130,6 +131,14 @@ class DetectorTrainer:
         self._optimizer.step()
         values = (loss, imitation, matchability, repeatability, peakiness, keypoints, matched, again)
         return torch.stack([each.detach().float() for each in values])
+
+    def start_from(self, model: DetectorModel) -> None:
+        """Take over a detector's weights."""
+        self._generator.manual_seed(self.config.run.seed)
+        with torch.no_grad():
+            images = self._normalise(self._sampler.draw(self._generator).render(), self.config.network.window)
+        weights = {name: torch.from_numpy(values).float() for name, values in model.weights.items()}
+        self._network.unfold(weights, images)
 
     @property
     def result(self) -> DetectorNetwork:

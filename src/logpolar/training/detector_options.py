@@ -17,7 +17,9 @@ class DetectorSource:
 
     kind: str = setting("photos", "What the files are.", choices=KINDS)
     files: tuple[str, ...] = setting(
-        (), "Folders of photos, COLMAP workspaces with depth maps, or lists of aligned pairs; relative to this file."
+        (),
+        "Photos or folders of them; COLMAP workspaces with depth maps, or files of `dataset colmap`; lists of aligned "
+        "pairs. Relative to this file.",
     )
     share: float = setting(1.0, "Weight of this source: its image pairs in a batch are in proportion.", 0)
 
@@ -64,6 +66,7 @@ class DetectorConfig:
     description: str = setting("", "One line for the model's card.")
     sources: str = setting("", "Origin of the data, for the model's card.")
     licence: str = setting("not stated", "Licence of the model.")
+    init: str = setting("", "Detector to start from: a shipped one, or a file relative to this one.")
     data: tuple[DetectorSource, ...] = ()
     network: DetectorOptions = field(default_factory=DetectorOptions)
     crops: CropOptions = field(default_factory=CropOptions)

@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 
-from logpolar.errors import LogpolarError
+from logpolar.errors import LogpolarError, ModelError
 from logpolar.keypoints.detection import SiftDetector
 from logpolar.models import load_model
 from logpolar.models.cards import DetectorCard
 from logpolar.models.detector_export import save_detector
+from logpolar.models.files import DetectorModel, load_detector
 from logpolar.storage.atomic_io import Lock, write_whole
 from logpolar.storage.documents import versions
 from logpolar.training.checkpoints import damaged_state, load_checkpoint, save_checkpoint
@@ -69,6 +70,30 @@ def train_detector(
         return run.go(overwrite)
 
 
+def _load_start(config: DetectorConfig) -> DetectorModel | None:
+    """The detector to start from, if the config names one."""
+    if not config.init:
+        return None
+    try:
+        model = load_detector(config.init)
+    except ModelError as error:
+        raise LogpolarError(f"init: {error}") from error
+    if model.card.variant is not None:
+        raise LogpolarError(
+            f"init: {model.name} is a variant, which cannot be trained; use '{model.card.variant.parent}'"
+        )
+    if model.card.network != config.network:
+        raise LogpolarError(f"init: the [network] of detector '{model.name}' is another one")
+    return model
+
+
+def _without_paths(values: dict[str, Any]) -> dict[str, Any]:
+    """A config with the names of its files: their folders are of one machine."""
+    data = [{**source, "files": [Path(each).name for each in source["files"]]} for source in values["data"]]
+    objectives = {**values["objectives"], "descriptor": Path(values["objectives"]["descriptor"]).name}
+    return {**values, "data": data, "objectives": objectives, "init": Path(values["init"]).name}
+
+
 class _Run:
     def __init__(self, config: DetectorConfig, folder: Path, device: torch.device, progress: bool) -> None:
         self.config, self.folder, self.device, self.progress = config, folder, device, progress
@@ -79,7 +104,8 @@ class _Run:
         size = config.objectives.size
         self._describe = FrozenDescriptor(model.network(), model.sampling, size, device, fuse, half)
         self._plainly = FrozenDescriptor(model.network(), model.sampling, size, device, False, half)
-        self._digest = model.digest
+        self._described, self._digest = model.name, model.digest
+        self._init = _load_start(config)
         self._amounts: list[int] = []  # image pairs of each source
         self._seconds = 0.0  # spent training, over all resumed runs
 
@@ -100,6 +126,8 @@ class _Run:
         amounts = [f"{len(each)} of {source.kind}" for each, source in zip(sources, self.config.data, strict=True)]
         self._say(f"training on image pairs: {', '.join(amounts)}; on {self.device}")
         self._amounts = [len(each) for each in sources]
+        if self._init and state is None:
+            trainer.start_from(self._init)
         if state is not None:
             if state["data"] != self._amounts:
                 raise LogpolarError(f"{self.checkpoint}: from other data; choose another folder, or --overwrite")
@@ -119,7 +147,7 @@ class _Run:
     def _identity(self) -> dict[str, Any]:
         values = detector_config_to_dict(self.config)
         values["run"] = {key: values["run"][key] for key in ("seed", "precision")}
-        return {**values, "descriptor_hash": self._digest}
+        return {**values, "descriptor_hash": self._digest, "init": self._init.digest if self._init else ""}
 
     def _open(self, overwrite: bool) -> dict[str, Any] | None:
         """The checkpoint to resume from, if any; raises if it is of another config."""
@@ -185,8 +213,9 @@ class _Run:
             "steps": trainer.step,
             "seconds": round(self._seconds, 1),
             "device": str(self.device),
-            "descriptor": {"name": config.objectives.descriptor, "hash": self._digest},
-            "config": detector_config_to_dict(config),
+            "descriptor": {"name": self._described, "hash": self._digest},
+            **({"init": {"name": self._init.name, "hash": self._init.digest}} if self._init else {}),
+            "config": _without_paths(detector_config_to_dict(config)),
             "versions": versions("torch", "opencv-python-headless"),
         }
         figures = {name: {**score.to_dict(), SIFT: sift[name].to_dict()} for name, score in scores.items()}

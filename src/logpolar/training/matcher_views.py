@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from logpolar.datasets.depth import nearest
 from logpolar.datasets.files import CorrespondenceFile
+from logpolar.datasets.surfaces import read_surface
 from logpolar.geometry.cameras import Matrix
 from logpolar.images import downscale, read_gray, resize_matrix, resize_points, to_bytes, to_gray
 from logpolar.keypoints import Keypoints
@@ -33,9 +34,6 @@ VARIANTS = ("detected", "upright", "fixed")
 
 _EDGE = 0.05
 """Largest relative difference of neighbouring inverse depths on one surface."""
-
-_MIN_FITTED = 16
-"""Keypoints of known depth needed to read a depth picture."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,34 +105,11 @@ class View:
 
 
 def read_scene_image(file: CorrespondenceFile, number: int) -> SourceImage:
-    """An image of a scene with its camera, and its surface from the depth picture.
-
-    The picture is inverse depth, stretched; keypoints of known depth tell by how much. The ends are clipped: unknown.
-    """
-    camera, picture = file.read_camera(number), file.read_depth_picture(number)
-    if camera is None or picture is None:
-        raise ValueError(f"{file.path}: image {number} has no camera or no depth")
-    projection = camera.matrix @ camera.pose
-    keypoints, depth = file.read_keypoints(number), file.read_depths(number)
-    factor = np.array(picture.shape[::-1]) / (camera.width, camera.height)
-    shades = nearest(picture.astype(np.float32), *resize_points(keypoints.xy, factor).T)
-    known = np.isfinite(depth) & (shades > 1) & (shades < 255)
-    surface = np.zeros(picture.shape, np.float32)
-    if known.sum() >= _MIN_FITTED:
-        slope, offset = _fit_line(shades[known].astype(np.float64), 1 / depth[known].astype(np.float64))
-        inside = (picture > 1) & (picture < 255)
-        surface = np.where(inside, offset + slope * picture, 0).astype(np.float32)
-    return SourceImage(file.read_image(number), projection, np.maximum(surface, 0))
-
-
-def _fit_line(x: Matrix, y: Matrix) -> tuple[float, float]:
-    """Slope and offset; keypoints at depth edges, perhaps on the other surface, are left out after a first fit."""
-    keep = np.ones(len(x), np.bool_)
-    for _ in range(3):
-        slope, offset = np.polyfit(x[keep], y[keep], 1)
-        error = np.abs(offset + slope * x - y)
-        keep = error <= 3 * np.median(error) + 1e-12
-    return float(slope), float(offset)
+    """An image of a scene with its camera and its surface."""
+    camera = file.read_camera(number)
+    if camera is None:
+        raise ValueError(f"{file.path}: image {number} has no camera")
+    return SourceImage(file.read_image(number), camera.matrix @ camera.pose, read_surface(file, number))
 
 
 def surface_depth(surface: FloatArray, image_size: tuple[int, int], xy: Matrix) -> Matrix:
