@@ -87,10 +87,12 @@ def test_scenes_and_photos(posed_world, photo, tmp_path):
     assert all(depth is not None and (depth > 0).any() for depth in scenes.inverse_depths)
     for name in "abc":
         cv2.imwrite(str(tmp_path / f"{name}.png"), cv2.resize(photo, (200, 200)))
-    photos = load_source(DetectorSource("photos", (str(tmp_path / "*.png"),)), "train")
+    named = DetectorSource("photos", (str(tmp_path / "*.png"),))
+    photos = load_source(named, "train", votes=True)
     assert not photos.pairs.has_depth
     assert len(photos.images) == 2 * len(photos) == len(photos.votes)
     assert all(len(votes) for votes in photos.votes)
+    assert not any(len(votes) for votes in load_source(named, "train").votes)
 
 
 def test_files_of_scenes_show_the_same_surfaces_as_their_workspaces(posed_world, tmp_path):

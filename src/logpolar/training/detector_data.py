@@ -31,10 +31,15 @@ _MAX_SIZE = 1024
 _VIEWS = 3  # pairs of views of a photo
 
 
-def load_source(source: DetectorSource, split: str, seed: int = 0) -> SourceImages:
-    """The images of a split, train or validation, of a source; raises ``LogpolarError`` if there are no pairs."""
-    readers = {"photos": _read_photos, "scenes": _read_scenes, "aligned": _read_aligned}
-    read = readers[source.kind](source.files, split, seed)
+def load_source(source: DetectorSource, split: str, seed: int = 0, votes: bool = False) -> SourceImages:
+    """The images of a split, train or validation, of a source; raises ``LogpolarError`` if there are no pairs.
+
+    ``votes``: also find what detectors agree on, in photos, which takes longer than reading them.
+    """
+    if source.kind == "photos":
+        read = _read_photos(source.files, split, seed, votes)
+    else:
+        read = {"scenes": _read_scenes, "aligned": _read_aligned}[source.kind](source.files, split, seed)
     if not len(read) and split == "train":
         raise LogpolarError(f"{', '.join(source.files)}: no image pairs to train a detector on")
     return read
@@ -45,20 +50,20 @@ def _in_split(names: Sequence[str], split: str, seed: int) -> list[int]:
     return [number for number, name in enumerate(names) if splits[name] == split]
 
 
-def _read_photos(files: Sequence[str], split: str, seed: int) -> SourceImages:
+def _read_photos(files: Sequence[str], split: str, seed: int, votes: bool) -> SourceImages:
     found = find_images(files)
     names, paths = list(found), list(found.values())
     chosen = _in_split(names, split, seed)
     tasks = [(number, view) for number in chosen for view in range(_VIEWS)]
 
-    def make(task: tuple[int, int]) -> tuple[Bytes, Bytes, Matrix, int, tuple[FloatArray, FloatArray]]:
+    def make(task: tuple[int, int]) -> tuple[Bytes, Bytes, Matrix, int, Sequence[FloatArray]]:
         pair = make_photo_pair(paths, seed, ViewOptions(max_size=_MAX_SIZE), task)
-        votes = find_votes(pair.first, pair.second, pair.homography)
-        return pair.first, pair.second, pair.homography, task[0], votes
+        found = find_votes(pair.first, pair.second, pair.homography) if votes else ()
+        return pair.first, pair.second, pair.homography, task[0], found
 
     with ThreadPoolExecutor(cores()) as threads:  # OpenCV releases the lock
         made = list(threads.map(make, tasks))
-    return from_homographies([each[:4] for each in made], [votes for each in made for votes in each[4]])
+    return from_homographies([each[:4] for each in made], [found for each in made for found in each[4]])
 
 
 def _read_aligned(files: Sequence[str], split: str, seed: int) -> SourceImages:

@@ -117,10 +117,11 @@ class _Run:
     def _go(self, overwrite: bool) -> DetectorReport:
         state = self._open(overwrite)
         seed = self.config.run.seed
-        sources = [load_source(source, "train", seed) for source in self.config.data]
+        imitates = self.config.objectives.imitation > 0
+        sources = [load_source(source, "train", seed, votes=imitates) for source in self.config.data]
         self._validation = [load_source(source, "validation", seed) for source in self.config.data]
         data = make_data(sources, self.device, self.config.crops.used_copies, seed)
-        votes = VoteMaps([each for source in sources for each in source.votes], self.device)
+        votes = VoteMaps([each for source in sources for each in source.votes], self.device) if imitates else None
         sampler = CropSampler(data, [source.share for source in self.config.data], self.config.crops)
         trainer = DetectorTrainer(self.config, sampler, self.device, self._describe, votes)
         amounts = [f"{len(each)} of {source.kind}" for each, source in zip(sources, self.config.data, strict=True)]
