@@ -227,7 +227,11 @@ class TestFiles:
 
 WRONG = {
     "unknown key": ("[loss]\nmargn = 1", "[loss] has no key 'margn'", "did you mean 'margin'?"),
-    "nothing like it": ("[loss]\nxyz = 1", "[loss] has no key 'xyz'", "known: triplet, margin, second_order"),
+    "nothing like it": (
+        "[loss]\nxyz = 1",
+        "[loss] has no key 'xyz'",
+        "known: softmax, scale, angular_margin, triplet, margin, second_order",
+    ),
     "unknown section": ("[los]\nmargin = 1", "no key 'los'", "did you mean 'loss'?"),
     "key in sampling": ("[sampling]\nlamda = 1", "[sampling] has no key 'lamda'", "did you mean 'lambda'?"),
     "key of the other pattern": ('[sampling]\npattern = "cartesian"\ninner_radius = 1', "[sampling]", "'inner_radius'"),

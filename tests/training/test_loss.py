@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -14,6 +15,7 @@ from logpolar.training.loss import (
     distillation_loss,
     hardest_triplet_loss,
     second_order_loss,
+    softmax_loss,
 )
 from logpolar.training.options import LossOptions
 
@@ -61,6 +63,55 @@ def test_distances_are_euclidean():
     first, second = unit_vectors(6, 5, 0), unit_vectors(4, 5, 1)
     expected = np.linalg.norm(first.numpy()[:, None] - second.numpy()[None], axis=2)
     np.testing.assert_allclose(distance_matrix(first, second).numpy(), expected, atol=1e-9)
+
+
+def softmax_by_loops(anchors, positives, excluded, scale: float, margin: float) -> float:
+    """Plain cross-entropies; the positive's logit is scale * cos(angle + margin)."""
+    total = 0.0
+    for first, second, left_out in ((anchors, positives, excluded), (positives, anchors, excluded.T)):
+        for k in range(len(first)):
+            angle = math.acos(min(max(float(first[k] @ second[k]), -1.0), 1.0))
+            own = math.exp(scale * math.cos(angle + margin))
+            others = [
+                math.exp(scale * float(first[k] @ second[other]))
+                for other in range(len(first))
+                if other != k and not left_out[k, other] and np.linalg.norm(first[k] - second[other]) >= 0.008
+            ]
+            total -= math.log(own / (own + sum(others)))
+    return total / (2 * len(first)) / scale
+
+
+class TestSoftmax:
+    @pytest.mark.parametrize(("scale", "margin"), [(4.0, 0.0), (16.0, 0.2), (32.0, 0.5)])
+    @pytest.mark.parametrize("noise", [0.1, 1.0])
+    @pytest.mark.parametrize("excluding", [False, True])
+    def test_by_loops(self, scale, margin, noise, excluding):
+        anchors = unit_vectors(20, 8, 0)
+        positives = near(anchors, noise)
+        excluded = some_excluded(20) if excluding else nothing_excluded(20)
+        expected = softmax_by_loops(anchors.numpy(), positives.numpy(), excluded.numpy(), scale, margin)
+        assert softmax_loss(anchors, positives, excluded, scale, margin).item() == pytest.approx(expected, abs=1e-6)
+
+    def test_copies_are_no_negatives(self):
+        anchors = unit_vectors(6, 8, 0)
+        positives = near(anchors, 0.5)
+        doubled = torch.cat([anchors, positives[:1]]), torch.cat([positives, near(positives[:1], 0.3)])
+        alone = softmax_by_loops(*(each.numpy() for each in doubled), nothing_excluded(7).numpy(), 16, 0.2)
+        assert softmax_loss(*doubled, nothing_excluded(7), 16, 0.2).item() == pytest.approx(alone, abs=1e-6)
+
+    def test_farther_positives_cost_more_up_to_the_opposite(self):
+        """Also beyond the angle at which the margin leaves the half circle."""
+        losses = []
+        for degrees in range(0, 181, 5):
+            angle = math.radians(degrees)
+            anchors = torch.tensor([[1.0, 0, 0, 0], [0, 0, 1, 0]], dtype=torch.float64)
+            turned = [math.cos(angle), math.sin(angle), 0, 0]
+            positives = torch.tensor([turned, [0, 0, 1, 0]], dtype=torch.float64, requires_grad=True)
+            loss = softmax_loss(anchors, positives, nothing_excluded(2), 8.0, 0.4)
+            loss.backward()
+            assert positives.grad.isfinite().all()
+            losses.append(loss.item())
+        assert all(later > earlier for earlier, later in itertools.pairwise(losses))
 
 
 class TestTriplets:

@@ -181,7 +181,7 @@ def _make_config(table: Mapping[str, Any], folder: Path) -> TrainingConfig:
     if titles["init"] and titles.get("own_network"):
         raise ValueError("init and own_network exclude each other: model files hold no networks of your own")
     loss = sections["loss"]
-    if not (loss.triplet or loss.second_order or distillation.wanted or titles.get("own_loss")):
+    if not (loss.softmax or loss.triplet or loss.second_order or distillation.wanted or titles.get("own_loss")):
         raise ValueError("[loss] all weights are 0 and there is no teacher: nothing would be learned")
     sampling = _read_sampling(base.sampling, _as_table(rest.get("sampling", {}), "[sampling]"))
     network = _read_network(base.network, sampling, _as_table(rest.get("network", {}), "[network]"))

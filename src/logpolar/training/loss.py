@@ -1,6 +1,8 @@
-"""Losses: hardest-in-batch triplets (HardNet, as in the paper's code), second-order similarity, distillation."""
+"""Losses: cross-entropy, hardest-in-batch triplets (HardNet, the paper's), second-order similarity, distillation."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
@@ -9,6 +11,7 @@ from logpolar.training.options import LossOptions
 
 _FAR = 10.0  # above any distance between unit vectors
 _COPIES = 0.008  # distance below which two patches are copies of each other
+_IMPOSSIBLE = -1e4  # a logit
 _NEIGHBOURS = 8  # of each descriptor, in the second-order term
 
 
@@ -20,12 +23,35 @@ def distance_matrix(anchors: Tensor, positives: Tensor) -> Tensor:
 def descriptor_loss(anchors: Tensor, positives: Tensor, excluded: Tensor, options: LossOptions) -> Tensor:
     """The weighted sum of the losses; ``excluded`` (N, N) marks pairs that are neither positive nor negative."""
     loss = anchors.new_zeros(())
+    if options.softmax:
+        found = softmax_loss(anchors, positives, excluded, options.scale, options.angular_margin)
+        loss = loss + options.softmax * found
     if options.triplet:
         triplets = hardest_triplet_loss(distance_matrix(anchors, positives), excluded, options.margin)
         loss = loss + options.triplet * triplets
     if options.second_order:
         loss = loss + options.second_order * second_order_loss(anchors, positives, excluded)
     return loss
+
+
+def softmax_loss(
+    anchors: Tensor, positives: Tensor, excluded: Tensor, scale: float = 16.0, margin: float = 0.2
+) -> Tensor:
+    """Cross-entropy of each positive among the negatives of the batch, both ways, over ``scale``.
+
+    Logits are ``scale`` times the cosine; the angle of the positive is enlarged by ``margin``, as in ArcFace (Deng et
+    al. 2019). Unlike the triplets it learns from all negatives, each as much as it is likely. Over the scale, gradients
+    with respect to cosines are at most 1. Copies of a patch do not count, as below.
+    """
+    cosines = anchors @ positives.T
+    own, sine = cosines.diagonal(), (1 - cosines.diagonal().square()).clamp(min=1e-4).sqrt()
+    enlarged = own * math.cos(margin) - sine * math.sin(margin)
+    # Where the angle would exceed pi its cosine would rise again: a line from there on.
+    wanted = scale * torch.where(own > -math.cos(margin), enlarged, own - margin * math.sin(margin))
+    copies = 2 - 2 * cosines.detach() < _COPIES**2
+    negatives = (scale * cosines).masked_fill(excluded | _own(cosines) | copies, _IMPOSSIBLE)
+    ways = [torch.logaddexp(wanted, negatives.logsumexp(dim=dim)) - wanted for dim in (0, 1)]
+    return torch.stack(ways).mean() / scale
 
 
 def hardest_triplet_loss(distances: Tensor, excluded: Tensor, margin: float = 1.0) -> Tensor:

@@ -73,6 +73,11 @@ class AugmentationOptions:
 class LossOptions:
     """The loss."""
 
+    softmax: float = setting(0.0, "Weight of the cross-entropy of each positive among the negatives of the batch.", 0)
+    scale: float = setting(
+        16.0, "Of the cosines in the cross-entropy: the larger, the more the hardest count.", 1, 1000
+    )
+    angular_margin: float = setting(0.2, "Radians by which the cross-entropy enlarges the positives' angles.", 0, 1.5)
     triplet: float = setting(1.0, "Weight of the hardest-in-batch triplets.", 0)
     margin: float = setting(1.0, "Margin of the triplets, in plain distances.", 0)
     second_order: float = setting(0.0, "Weight of the second-order similarity term (SOSNet).", 0)
