@@ -65,14 +65,12 @@ class Recorded:
         self.data = TrainingData(
             self.recorder, make_keypoints(total, 1, 90), make_keypoints(total, 2, 90), residual, log_zoom, self.tables
         )
-        self.ranges = np.cumsum(counts) - counts, counts  # first row and number of rows of each pair
         self.pair_of_row = np.repeat(np.arange(pairs), counts)
         self.group_of_pair = np.concatenate([table.group for table in self.tables])
         self.source_of_pair = np.repeat(np.arange(len(self.tables)), [len(table) for table in self.tables])
 
-    def sampler(self, options, augmentation=STILL, shares=None, look_alikes=None) -> BatchSampler:
-        shares = shares or [1.0] * len(self.tables)
-        return BatchSampler(self.data, shares, PATTERN, options, augmentation, look_alikes=look_alikes)
+    def sampler(self, options, augmentation=STILL, shares=None) -> BatchSampler:
+        return BatchSampler(self.data, shares or [1.0] * len(self.tables), PATTERN, options, augmentation)
 
     def rows(self, sampler, draws: int, seed: int = 0) -> np.ndarray:
         """(draws, pairs, per_pair): which correspondences were drawn; both halves of a batch must agree."""
@@ -420,58 +418,6 @@ class TestAlteredCopies:
 
     def test_fraction(self):
         assert 0.2 < (self.images(0.3, 2)[..., 1] >= 12).mean() < 0.4
-
-
-class TestLookAlikes:
-    """Some correspondences of an image pair are drawn because they look like another one of it."""
-
-    @staticmethod
-    def look_alikes(world: Recorded) -> torch.Tensor:
-        """Of each row two others of its pair: the next ones."""
-        start, size = (values[world.pair_of_row] for values in world.ranges)
-        row = np.arange(len(world.pair_of_row))
-        return torch.from_numpy(np.stack([start + (row - start + step) % size for step in (1, 2)], axis=1))
-
-    @pytest.mark.parametrize(("alike", "seeds"), [(0.5, 3), (0.2, 5), (0.7, 2), (1.0, 1), (0.01, 6)])
-    def test_each_is_like_a_seed(self, alike, seeds):
-        world = Recorded([[3, 1, 2, 4], [2, 2, 2]])
-        table = self.look_alikes(world)
-        rows = world.rows(world.sampler(BatchOptions(5, 6, alike=alike), look_alikes=table), 40)
-        assert rows.shape == (40, 5, 6)
-        assert all(len(np.unique(batch[:, :seeds])) == 5 * seeds for batch in rows)
-        seed_of = rows[:, :, np.arange(6 - seeds) % seeds]
-        which = rows[:, :, seeds:, None] == table.numpy()[seed_of]
-        assert which.any(axis=3).all()
-        if alike > 0.1:
-            assert 0.4 < which[..., 0].mean() < 0.6
-
-    def test_none_wanted(self):
-        """Nothing changes, to the bit."""
-        world = Recorded([[3, 5, 4, 6]])
-        options, table = BatchOptions(3, 4), self.look_alikes(world)
-        with_table, without = (
-            world.rows(world.sampler(options, AugmentationOptions(), look_alikes=each), 3) for each in (table, None)
-        )
-        assert np.array_equal(with_table, without)
-        # As before there were look-alikes.
-        assert without[0].tolist() == [[70, 80, 79, 72], [141, 136, 138, 135], [11, 17, 19, 18]]
-
-    @pytest.mark.parametrize("near_sizes", [0.0, 0.5])
-    def test_a_correspondence_drawn_twice_is_no_negative(self, near_sizes):
-        world = Recorded([[3, 4]])
-        itself = torch.arange(len(world.pair_of_row))[:, None].expand(-1, 2)
-        options = BatchOptions(4, 6, near=0.001, near_sizes=near_sizes, alike=0.5)
-        sampler = world.sampler(options, AugmentationOptions(fixed=0.5), look_alikes=itself)
-        rows = world.rows(sampler, 1).flatten()
-        excluded = sampler.draw(torch.Generator().manual_seed(0)).excluded.numpy()
-        same = rows[:, None] == rows[None, :]
-        assert same.sum() == 48
-        assert excluded[same].all()
-        assert not excluded.all()
-
-    def test_not_given(self):
-        with pytest.raises(ValueError, match="look-alikes are wanted"):
-            Recorded([[2]]).sampler(BatchOptions(2, 4, alike=0.5))
 
 
 class LongRecorder(Recorder):

@@ -47,7 +47,7 @@ def other_value(options, each: dataclasses.Field):
     low, choices, now = each.metadata["low"], each.metadata["choices"], getattr(options, each.name)
     if choices:
         return next(choice for choice in choices if choice != now)
-    if each.name in ("teacher", "alike_model"):
+    if each.name == "teacher":
         return "/models/other.safetensors"
     if isinstance(now, bool):
         return not now
@@ -115,7 +115,7 @@ class TestRoundTrip:
         values = config_to_dict(RECIPES["paper"])
         assert values["sampling"]["pattern"] == "log-polar"
         assert values["sampling"]["lambda"] == 96
-        assert values["batch"] == {"pairs": 10, "per_pair": 100, "near": 7.0, "near_sizes": 0.0, "alike": 0.0}
+        assert values["batch"] == {"pairs": 10, "per_pair": 100, "near": 7.0, "near_sizes": 0.0}
 
 
 class TestReading:

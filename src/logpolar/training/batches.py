@@ -37,7 +37,6 @@ class BatchSampler:
 
     Each source contributes image pairs in proportion to its share, from distinct groups as far as it has them.
     ``fuse`` compiles patch sampling into one kernel. ``teacher`` is the pattern of the teacher's patches, if any.
-    ``look_alikes`` is what ``find_look_alikes`` found, for options with ``alike``.
     """
 
     def __init__(
@@ -49,14 +48,10 @@ class BatchSampler:
         augmentation: AugmentationOptions,
         fuse: bool = False,
         teacher: Pattern | None = None,
-        look_alikes: Tensor | None = None,
     ) -> None:
         self.options, self.augmentation, self._data = options, augmentation, data
         if augmentation.altered and not data.copies:
             raise ValueError("the data have no altered copies")
-        if options.alike and look_alikes is None:
-            raise ValueError("look-alikes are wanted, but not given")
-        self._look_alikes = look_alikes
         device = data.first.device
         counts = apportion(options.pairs, shares)
         self._sources = [
@@ -76,9 +71,7 @@ class BatchSampler:
             images = self._alter_second(images, generator)
         lottery = torch.rand(len(rows), self._most, generator=generator, device=device)
         present = torch.arange(self._most, device=device) < (rows[:, 1] - rows[:, 0])[:, None]
-        chosen = rows[:, :1] + (lottery + present).topk(options.seeds, dim=1).indices
-        if self._look_alikes is not None and options.seeds < options.per_pair:
-            chosen = torch.cat([chosen, self._look_like(chosen, self._look_alikes, generator)], dim=1)
+        chosen = rows[:, :1] + (lottery + present).topk(options.per_pair, dim=1).indices
         first, second, residual = self._data.first[chosen], self._data.second[chosen], self._data.residual[chosen]
         rotation = second[..., 3] - residual - first[..., 3]
         excluded = excluded_negatives(first, second, group, options)
@@ -97,13 +90,6 @@ class BatchSampler:
             shown = patches if self._cut_for_teacher is self._cut else self._cut_for_teacher(image, keypoints)
         halves = patches.chunk(2)
         return Batch(halves[0], halves[1], excluded, shown)
-
-    def _look_like(self, chosen: Tensor, look_alikes: Tensor, generator: torch.Generator) -> Tensor:
-        """Rows (pairs, per_pair - seeds) of correspondences that look like the chosen ones, taken in turn."""
-        missing = self.options.per_pair - self.options.seeds
-        like = chosen.repeat(1, -(-missing // self.options.seeds))[:, :missing]
-        which = torch.randint(look_alikes.shape[1], like.shape, generator=generator, device=like.device)
-        return look_alikes[like, which]
 
     def _alter_second(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Images (pairs, 2), by number, with some second ones replaced by their altered copies."""
@@ -159,15 +145,15 @@ def excluded_negatives(first: Tensor, second: Tensor, group: Tensor, options: Ba
     pairs, per_pair = first.shape[:2]
     excluded = (group[:, None] == group[None, :])[:, None, :, None].expand(-1, per_pair, -1, per_pair).clone()
     own = torch.arange(pairs, device=group.device)
-    excluded[own, :, own, :] = too_close(first, first, options) | too_close(second, second, options)
+    excluded[own, :, own, :] = _near(first, options) | _near(second, options)
     return excluded.reshape(pairs * per_pair, pairs * per_pair)
 
 
-def too_close(some: Tensor, others: Tensor, options: BatchOptions) -> Tensor:
-    """(..., N, M): which keypoints (..., N, 4) and (..., M, 4) of an image are too close to be negatives."""
-    some, others = some[..., :, None, :], others[..., None, :, :]
-    limit = (options.near_sizes * torch.maximum(some[..., 2], others[..., 2])).clamp(min=options.near)
-    distance = (some[..., :2] - others[..., :2]).square().sum(dim=-1)
+def _near(keypoints: Tensor, options: BatchOptions) -> Tensor:
+    """(pairs, per_pair, per_pair): keypoints of one image too close to each other to be negatives."""
+    xy, size = keypoints[..., :2], keypoints[..., 2]
+    limit = (options.near_sizes * torch.maximum(size[:, :, None], size[:, None, :])).clamp(min=options.near)
+    distance = (xy[:, :, None] - xy[:, None, :]).square().sum(dim=3)
     return distance < limit.square()
 
 

@@ -121,7 +121,6 @@ def recipe_to_toml(name: str) -> str:
 def config_to_dict(config: TrainingConfig) -> dict[str, Any]:
     """The config as plain values, for a card or a checkpoint."""
     values = json.loads(json.dumps(asdict(config)))
-    del values["batch"]["alike_model"]  # a path; ``Parts.identity`` has its hash
     return {**values, "sampling": pattern_to_dict(config.sampling)}
 
 
@@ -173,8 +172,7 @@ def _make_config(table: Mapping[str, Any], folder: Path) -> TrainingConfig:
     if name in ("", "..") or Path(name).name != name or not name.isprintable():
         raise ValueError(f"name must be usable as a file name, not {name!r}")
     sections = {each: read_section(getattr(base, each), rest.get(each, {}), f"[{each}]") for each in _SECTIONS}
-    batch, distillation = sections["batch"], sections["distillation"]
-    sections["batch"] = replace(batch, alike_model=_find_model(batch.alike_model, folder))
+    distillation = sections["distillation"]
     sections["distillation"] = replace(distillation, teacher=_find_model(distillation.teacher, folder))
     titles |= {"init": _find_model(titles.get("init", base.init), folder)}
     titles |= {key: str(folder.absolute() / titles[key]) for key in ("own_network", "own_loss") if titles.get(key)}

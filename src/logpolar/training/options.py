@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from logpolar.models.cards import NetworkOptions
 from logpolar.sampling.patterns import LogPolar, Pattern
-from logpolar.settings import DEFAULT_MODEL, setting
+from logpolar.settings import setting
 
 PRECISIONS = ("auto", "bfloat16", "float32")
 
@@ -32,21 +32,8 @@ class BatchOptions:
         7.0, "Pixels: keypoints closer than this to the true one, in either image, are not negatives.", 0
     )
     near_sizes: float = setting(0.5, "The same in keypoint sizes; the larger of the two applies.", 0)
-    alike: float = setting(
-        0.0, "Fraction of an image pair's correspondences that are chosen for looking like another one of it.", 0, 1
-    )
-    alike_model: str = setting(
-        DEFAULT_MODEL, "Model by whose descriptors they do: a shipped one, or a file relative to this one."
-    )
-
-    @property
-    def seeds(self) -> int:
-        """Correspondences of an image pair that are drawn at random; the others look like one of them."""
-        return max(round(self.per_pair * (1 - self.alike)), 1)
 
     def __post_init__(self) -> None:
-        if self.alike and not (self.near or self.near_sizes):  # a correspondence drawn twice would be its own negative
-            raise ValueError("[batch] alike needs near or near_sizes above 0")
         if self.pairs * self.per_pair > _MOST_IN_BATCH:
             raise ValueError(f"[batch] pairs x per_pair must be {_MOST_IN_BATCH} at most: all distances are computed")
 

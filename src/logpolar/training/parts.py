@@ -1,4 +1,4 @@
-"""What a config refers to: models to learn from, to start from, to find look-alikes by, and code of the user's own."""
+"""What a config refers to: a teacher, a model to start from, a network and a loss of the user's own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ class Parts:
 
     teacher: Model | None
     init: Model | None
-    alike: Model | None
     network: PythonFunction | None
     loss: PythonFunction | None
 
@@ -36,7 +35,6 @@ class Parts:
         parts = cls(
             _load_model(config.distillation.teacher, "[distillation] teacher") if config.distillation.wanted else None,
             _load_model(config.init, "init") if config.init else None,
-            _load_model(config.batch.alike_model, "[batch] alike_model") if config.batch.alike else None,
             _load_python(config.own_network, "own_network"),
             _load_python(config.own_loss, "own_loss"),
         )
@@ -61,9 +59,8 @@ class Parts:
         if self.teacher:
             weight = config.distillation.weight
             found["distillation"] = {"teacher": self.teacher.name, "digest": self.teacher.digest, "weight": weight}
-        for key, model in (("init", self.init), ("alike", self.alike)):
-            if model:
-                found[key] = {"model": model.name, "digest": model.digest}
+        if self.init:
+            found["init"] = {"model": self.init.name, "digest": self.init.digest}
         for key, function in (("own_network", self.network), ("own_loss", self.loss)):
             if function:
                 found[key] = {"function": function.name, "digest": function.digest}

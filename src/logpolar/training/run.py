@@ -22,7 +22,6 @@ from logpolar.training.cards import make_card
 from logpolar.training.checkpoints import damaged_state, load_checkpoint, save_checkpoint
 from logpolar.training.config import config_to_dict, config_to_toml, find_files
 from logpolar.training.data import TrainingData, load_training_data
-from logpolar.training.look_alikes import find_look_alikes
 from logpolar.training.loop import Trainer
 from logpolar.training.options import TrainingConfig
 from logpolar.training.parts import Parts
@@ -155,8 +154,7 @@ class _Run:
             torch._dynamo.reset()  # a process can only compile so many patterns and networks
         shares = [source.share for source in config.data]
         shown = teacher.sampling if teacher else None
-        alike = find_look_alikes(data, config.batch, self.parts.alike) if self.parts.alike else None
-        return BatchSampler(data, shares, config.sampling, config.batch, config.augmentation, fuse, shown, alike)
+        return BatchSampler(data, shares, config.sampling, config.batch, config.augmentation, fuse, shown)
 
     def _open_folder(self, overwrite: bool) -> dict[str, Any] | None:
         """The checkpoint to resume from, if any; raises if it is of another config."""
