@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 import queue
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,6 +11,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
+from multiprocessing import parent_process
 from pathlib import Path
 from typing import NamedTuple
 
@@ -133,10 +135,18 @@ def _files(patterns: Sequence[str]) -> list[Path]:
 def run_task(task: ViewTask) -> View:
     """The view of a task."""
     cv2.setNumThreads(1)  # processes use the cores
+    _stand_back()
     source = _source(task.file, task.options.max_size)
     backdrop = None if task.plain or task.backdrop is None else _source(task.backdrop, task.options.max_size).pixels
     detector = _detector(task.detector, task.options.keypoints) if task.detector else None
     return make_view(source, task.options, np.random.default_rng(task.seed), task.plain, backdrop, detector)
+
+
+@lru_cache(maxsize=1)
+def _stand_back() -> None:
+    """Once in a process that makes views: it gets what training leaves of a core, whose next step must not wait."""
+    if parent_process() is not None and hasattr(os, "nice"):
+        os.nice(10)
 
 
 @lru_cache(maxsize=1)
