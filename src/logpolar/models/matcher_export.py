@@ -1,4 +1,4 @@
-"""A matcher's network to its file: weights in float16, and the ONNX graphs of its pieces.
+"""A matcher's network to its file: weights, and the ONNX graphs of its pieces.
 
 The graphs are written out here rather than by torch's exporter: it takes minutes, folds weights into constants, and
 knows no graph that serves all layers. ``tests/models/test_matcher_export.py`` holds the two together.
@@ -33,10 +33,9 @@ _EPSILON = 1e-5
 
 
 def save_matcher(path: str | Path, network: MatcherNetwork, card: MatcherCard) -> None:
-    """Write the file of a matcher: matrices as float16, vectors as float32, graphs and card."""
+    """Write the file of a matcher: weights, graphs and card."""
     weights = {
-        name: values.detach().cpu().contiguous().numpy().astype(np.float16 if values.ndim > 1 else np.float32)
-        for name, values in network.state_dict().items()
+        name: values.detach().float().cpu().contiguous().numpy() for name, values in network.state_dict().items()
     }
     shapes = {name: values.shape for name, values in weights.items()}
     write_matcher(path, weights, make_pieces(network.options, network.encoder.multiples.tolist(), shapes), card)

@@ -8,6 +8,8 @@ the piece, so that one graph runs every layer, and a layer is run only if it is 
     across   the same of both images, with their descriptors           -> states, and what ``Head`` makes of them
 
 ``states`` may be some rows of an image, which bounds the memory of attention.
+
+Weights are stored as ``matcher_packing`` says, and are float32 here.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from logpolar.models.files import (
 )
 from logpolar.models.graphs import check_piece
 from logpolar.models.matcher_cards import MatcherCard
+from logpolar.models.matcher_packing import pack, unpack
 from logpolar.storage.inputs import parse_json
 
 if TYPE_CHECKING:
@@ -119,12 +122,13 @@ def _read(path: Path, source: str) -> MatcherModel:
     card = parse_card(MatcherCard.from_json, parts, source)
     try:
         graphs = {str(name): base64.b64decode(graph, validate=True) for name, graph in parse_json(parts.graph).items()}
+        weights = unpack(parts.weights)
     except (ValueError, AttributeError, TypeError) as error:
         raise ModelError(f"{source}: damaged model file: {error}") from error
-    return MatcherModel(card, parts.weights, graphs, parts.digest)
+    return MatcherModel(card, weights, graphs, parts.digest)
 
 
 def write_matcher(path: str | Path, weights: Weights, graphs: dict[str, bytes], card: MatcherCard) -> None:
-    """Write the file of a matcher from its parts; see ``matcher_export.save_matcher`` for a network of torch."""
+    """Write the file of a matcher from its parts, weights in float32; ``matcher_export.save_matcher``: of a network."""
     content = json.dumps({name: base64.b64encode(graph).decode() for name, graph in sorted(graphs.items())})
-    write_model(path, weights, content.encode(), card)
+    write_model(path, pack(weights), content.encode(), card)
