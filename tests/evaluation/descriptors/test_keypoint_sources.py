@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from logpolar.evaluation.descriptors.keypoint_sources import sift_source, with_fixed_size
+from logpolar.evaluation.descriptors.keypoint_sources import open_source, sift_source, with_fixed_size
 from logpolar.images import to_bytes
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import SiftDetector
@@ -31,3 +31,14 @@ class TestFixedSize:
         np.testing.assert_array_equal(fixed(view).xy, expected.xy)
         assert fixed(view).size.tolist() == [3.0] * 50
         assert fixed.settings != plain.settings != sift_source(50, 0.03).settings
+
+
+def test_places_of_sift_without_sizes_and_angles(photo):
+    sift = open_source("sift", 200, 0.0)(photo)
+    found = open_source("sift,size=6", 200, 0.0)(photo)
+    places = list(dict.fromkeys(map(tuple, sift.xy.tolist())))
+    assert len(places) < len(sift)  # some have two angles
+    assert list(map(tuple, found.xy.tolist())) == places
+    assert set(found.size.tolist()) == {6.0}
+    assert not found.angle.any()
+    assert open_source("sift,size=6", 200, 0.0).settings != open_source("sift", 200, 0.0).settings

@@ -1,7 +1,7 @@
 """Keypoints of protocols that detect them, and keypoints without the detector's sizes.
 
-Detectors are named by specs: ``sift``, ``logpolar`` and ``logpolar:FILE`` with the options orientation and size,
-``opencv:NAME``, ``kornia:NAME``, see ``models.detectors``, ``opencv_features``, ``kornia_features``.
+Detectors are named by specs: ``sift`` with the option size, ``logpolar`` and ``logpolar:FILE`` with orientation and
+size, ``opencv:NAME``, ``kornia:NAME``, see ``models.detectors``, ``opencv_features``, ``kornia_features``.
 A whole feature is a source for itself alone.
 """
 
@@ -22,6 +22,7 @@ from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import Detector, SiftDetector
 from logpolar.models.detectors import NetworkDetector
 from logpolar.settings import ORIENTATIONS
+from logpolar.types import FloatArray
 
 FixedSize = str | float | None
 """None keeps the detector's sizes. Otherwise all keypoints of an image get one size: ``"median"``, the median of the
@@ -73,8 +74,7 @@ def open_source(
     """At most ``most`` keypoints of an image by the detector of a spec; ``contrast`` and ``spread`` are SIFT's."""
     spec = parse_spec(text, "detector")
     if spec.head == "sift":
-        spec.options({})
-        return sift_source(most, contrast, fixed_size, spread)
+        return sift_source(most, contrast, fixed_size, spread, spec.options({"size": None})["size"])
     if spec.name == "opencv":
         return KeypointSource(*open_opencv_detector(spec, most), fixed_size)
     if spec.name == "kornia":
@@ -96,8 +96,29 @@ def _open_network(spec: Spec, most: int) -> tuple[NetworkDetector, dict[str, Any
     return detector, {"kind": "logpolar", "class": settings.pop("model"), **settings}
 
 
-def sift_source(keypoints: int, contrast: float, fixed_size: FixedSize = None, spread: float = 0) -> KeypointSource:
+def sift_source(
+    keypoints: int, contrast: float, fixed_size: FixedSize = None, spread: float = 0, size: float | None = None
+) -> KeypointSource:
+    """``size``: of SIFT's keypoints only the places count; all have this size in pixels, and angle 0."""
     identity = {"kind": "sift", "keypoints": keypoints, "contrast": contrast, "opencv": cv2.__version__}
     if spread:  # results of detectors without it stay comparable with earlier ones
         identity["spread"] = spread
-    return KeypointSource(SiftDetector(keypoints, contrast, spread=spread), identity, fixed_size)
+    detect: Detector = SiftDetector(keypoints, contrast, spread=spread)
+    if size is not None:
+        identity["size"] = size
+        detect = Upright(detect, size)
+    return KeypointSource(detect, identity, fixed_size)
+
+
+@dataclass(frozen=True)
+class Upright:
+    """The places of another detector's keypoints, each once, with one size and angle 0."""
+
+    detector: Detector
+    size: float
+
+    def __call__(self, gray: FloatArray) -> Keypoints:
+        found = self.detector(gray)
+        _, first = np.unique(found.xy, axis=0, return_index=True)
+        kept = np.sort(first)
+        return Keypoints.from_points(found.xy[kept], self.size, 0.0, found.response[kept])
