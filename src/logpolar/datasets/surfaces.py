@@ -14,7 +14,7 @@ _MIN_FITTED = 16
 """Keypoints of known depth needed to read a depth picture."""
 
 
-def read_surface(file: CorrespondenceFile, number: int) -> FloatArray:
+def read_stored_surface(file: CorrespondenceFile, number: int) -> FloatArray:
     """Inverse depth of an image with a camera, at the resolution of its depth picture; 0 where unknown.
 
     The picture is inverse depth, stretched; keypoints of known depth tell by how much. The ends are clipped: unknown.

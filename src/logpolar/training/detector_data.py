@@ -14,7 +14,7 @@ from logpolar.datasets.depth import invert
 from logpolar.datasets.files import CorrespondenceFile
 from logpolar.datasets.homographies import make_photo_pair
 from logpolar.datasets.options import PairRules, SplitRules, ViewOptions
-from logpolar.datasets.surfaces import read_surface
+from logpolar.datasets.surfaces import read_stored_surface
 from logpolar.datasets.visibility import select_pairs, shared_points
 from logpolar.distributed import cores
 from logpolar.errors import LogpolarError
@@ -97,7 +97,7 @@ def _read_file(path: Path, split: str) -> SourceImages:
         if len(known) < len(cameras):
             raise LogpolarError(f"{path}: has no cameras; make it with `logpolar dataset colmap`")
         images = [file.read_image(number) for number in used.tolist()]
-        depths = [invert(read_surface(file, number)) for number in used.tolist()]
+        depths = [invert(read_stored_surface(file, number)) for number in used.tolist()]
     return from_cameras(images, depths, known, rows.reshape(-1, 2).astype(np.int64), [0] * len(pairs))
 
 

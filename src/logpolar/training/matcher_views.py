@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from logpolar.datasets.depth import nearest
 from logpolar.datasets.files import CorrespondenceFile
-from logpolar.datasets.surfaces import read_surface
+from logpolar.datasets.surfaces import read_stored_surface
 from logpolar.geometry.cameras import Matrix
 from logpolar.images import downscale, read_gray, resize_matrix, resize_points, to_bytes, to_gray
 from logpolar.keypoints import Keypoints
@@ -109,7 +109,7 @@ def read_scene_image(file: CorrespondenceFile, number: int) -> SourceImage:
     camera = file.read_camera(number)
     if camera is None:
         raise ValueError(f"{file.path}: image {number} has no camera")
-    return SourceImage(file.read_image(number), camera.matrix @ camera.pose, read_surface(file, number))
+    return SourceImage(file.read_image(number), camera.matrix @ camera.pose, read_stored_surface(file, number))
 
 
 def surface_depth(surface: FloatArray, image_size: tuple[int, int], xy: Matrix) -> Matrix:
