@@ -350,9 +350,9 @@ def test_a_pair_is_its_two_halves(folder, tmp_path):
     with FeatureFile(output) as file:
         found, settings = file.read("a.png"), file.settings
     detector = NetworkDetector("logpolar", 30, threads=1)
-    assert settings["model"] == "logpolar-96"
+    assert settings["model"] == "logpolar-96-upright"
     assert settings["detector"] == detector.settings
     assert set(found.keypoints.size.tolist()) == {detector.size}
-    expected = Extractor("logpolar-96", detector, min_size=0, threads=1).extract(folder / "a.png")
+    expected = Extractor("logpolar-96-upright", detector, min_size=0, threads=1).extract(folder / "a.png")
     assert np.allclose(found.keypoints.table, expected.keypoints.table, atol=1e-3)
     assert np.abs((found.descriptors * expected.descriptors).sum(axis=1) - 1).max() < 1e-3

@@ -31,7 +31,7 @@ def test_all_shipped_models_are_shown():
     assert result.stderr == ""
     titles = [line for line in result.stdout.splitlines() if not line.startswith(" ")]
     assert titles[:-2] == [*shipped_models(), *shipped_detectors(), *shipped_matchers()]
-    assert titles[-2] == "logpolar-sf: keypoints of logpolar, described by logpolar-96"
+    assert titles[-2] == "logpolar-sf: keypoints of logpolar, described by logpolar-96-upright"
 
 
 def test_a_matcher_names_its_descriptors():
@@ -42,7 +42,7 @@ def test_a_matcher_names_its_descriptors():
 
 def test_a_pair_shows_both_halves(detector_file):
     output = run_models("logpolar-sf").stdout
-    assert output.startswith("logpolar-96\n")
+    assert output.startswith("logpolar-96-upright\n")
     assert load_detector("logpolar").digest[:16] in output
     assert "thousand multiply-adds a pixel" in output
     assert run_models(detector_file).stdout.startswith("tiny-detector\n  A test.\n  keypoints: 5 px")

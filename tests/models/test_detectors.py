@@ -127,7 +127,7 @@ def test_options_are_checked(detector_file):
 def test_halves_of_a_model_pair_are_not_mixed_up(detector_file):
     with pytest.raises(ModelError, match="is the model of a detector"):
         load_model(detector_file)
-    with pytest.raises(ModelError, match="its own keypoints; for given ones use its descriptor 'logpolar-96'"):
+    with pytest.raises(ModelError, match="its own keypoints; for given ones use its descriptor 'logpolar-96-upright'"):
         load_model("logpolar-sf")
     with pytest.raises(ModelError, match="no detector"):
         NetworkDetector("nothing-of-that-name")

@@ -57,7 +57,10 @@ _READABLE = ("2", "3")
 _SUFFIX = ".safetensors"
 _CHECK = "check"
 
-PAIRS = {"logpolar-sf": ("logpolar-96", "logpolar"), "logpolar-sf-int8": ("logpolar-96-int8", "logpolar-int8")}
+PAIRS = {
+    "logpolar-sf": ("logpolar-96-upright", "logpolar"),
+    "logpolar-sf-int8": ("logpolar-96-upright-int8", "logpolar-int8"),
+}
 """Descriptor and detector that one name stands for wherever features of images are extracted."""
 
 Weights: TypeAlias = dict[str, NDArray[Any]]
