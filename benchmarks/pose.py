@@ -22,6 +22,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +33,8 @@ from logpolar.evaluation.descriptors.registry import Method, open_method
 from logpolar.evaluation.options import PhototourismOptions
 from logpolar.evaluation.phototourism import read_views
 from logpolar.evaluation.posed_scenes import PosedImage, PosedScene, RowPair
-from logpolar.evaluation.poses import DescribedImage, PreparedScene, evaluate_stereo
+from logpolar.evaluation.poses import DescribedImage, ExtractRegion, PreparedScene, evaluate_stereo
+from logpolar.features.regions import extract_region
 from logpolar.images import to_gray
 from logpolar.keypoints import Keypoints
 from logpolar.settings import DEFAULT_MIN_SIZE, DEFAULT_SPREAD, DEFAULT_THRESHOLDS
@@ -73,6 +75,7 @@ STEPS: dict[str, dict[str, Any]] = {
     "spread": {"spread": DEFAULT_SPREAD},
     "min_size": {"min_size": DEFAULT_MIN_SIZE},
     "threshold": {"threshold": DEFAULT_THRESHOLDS["pose"]},
+    "second look": {"second_look": "logpolar-sf-int8"},
 }
 
 
@@ -176,11 +179,13 @@ def vars_of(keypoints: Keypoints) -> dict[str, np.ndarray]:
     return {name: getattr(keypoints, name) for name in ("xy", "size", "angle", "response")}
 
 
-def open_fast(spec: str, device: str) -> Method:
+@lru_cache(maxsize=4)
+def open_fast(spec: str, device: str, keypoints: int | None = None) -> Method:
+    """``keypoints``: of methods that have their own."""
     if device != "cpu":
-        return open_method(spec, device=device)
+        return open_method(spec, keypoints, device=device)
     # OpenVINO has the fastest int8 arithmetic on one core; float32 models and other descriptors run as they do anyway.
-    return open_method(spec, threads=1, **({"runtime": "openvino"} if spec.endswith("int8") else {}))
+    return open_method(spec, keypoints, threads=1, **({"runtime": "openvino"} if spec.endswith("int8") else {}))
 
 
 def measure(parsed: argparse.Namespace) -> None:
@@ -206,7 +211,7 @@ def _measure_view(
     for step, changes in steps_of(parsed.steps).items():
         options = replace(first if parsed.alone else options, **changes)
         own = found.setdefault(step, {"options": asdict(options), "scenes": {}})
-        if own["options"] != asdict(options):
+        if asdict(PhototourismOptions()) | own["options"] != asdict(options):  # older files lack newer options
             raise SystemExit(f"{parsed.output}: step '{step}' was measured with other options")
         scene, pairs = read_pairs(path, parsed.pairs, options)
         stored = own["scenes"].setdefault(path.name, {"errors": [], "matches": [], "inliers": []})
@@ -223,7 +228,8 @@ def _measure_view(
         }
         between = time.perf_counter()
         prepared = PreparedScene(scene, pairs, {}, {}, {})
-        results = evaluate_stereo(prepared, described, options, device=parsed.device).results
+        extract = open_look(options, method, source, scene, parsed.device)
+        results = evaluate_stereo(prepared, described, options, device=parsed.device, extract=extract).results
         stored["errors"] += [round(max(each.errors), 3) for each in results]
         stored["matches"] += [each.matches for each in results]
         stored["inliers"] += [each.inliers for each in results]
@@ -232,6 +238,19 @@ def _measure_view(
         print(f"{path.name[:20]:20} {method.name:20} {view:12} {step:16} {maa:.3f} +{len(pairs)} {seconds}", flush=True)
         changed = True
     return changed
+
+
+def open_look(
+    options: PhototourismOptions, method: Method, source: KeypointSource, scene: PosedScene, device: str
+) -> ExtractRegion | None:
+    """What a second look extracts: the features of the method, or of another one with its own keypoints."""
+    if options.second_look == "none":
+        return None
+    if options.second_look != "same":
+        method = open_fast(options.second_look, device, options.keypoints)
+    describer, detector = method.describer, (method.source or source).detector
+    assert describer is not None
+    return lambda row, region: extract_region(to_gray(scene.images[row].read()), region, detector, describer)
 
 
 def steps_of(text: str | None) -> dict[str, dict[str, Any]]:

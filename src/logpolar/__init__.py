@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from logpolar.features.files import FeatureFile as FeatureFile
     from logpolar.geometry.intrinsics import Intrinsics as Intrinsics
     from logpolar.geometry.options import EstimationOptions as EstimationOptions
+    from logpolar.geometry.second_look import MatchedImages as MatchedImages
+    from logpolar.geometry.second_look import match_images as match_images
     from logpolar.geometry.two_view import Geometry as Geometry
     from logpolar.geometry.two_view import RelativePose as RelativePose
     from logpolar.geometry.two_view import estimate_fundamental as estimate_fundamental
@@ -70,6 +72,7 @@ _NAMES = {
     "features.files": ("FeatureFile",),
     "geometry.intrinsics": ("Intrinsics",),
     "geometry.options": ("EstimationOptions",),
+    "geometry.second_look": ("MatchedImages", "match_images"),
     "geometry.two_view": (
         "Geometry",
         "RelativePose",

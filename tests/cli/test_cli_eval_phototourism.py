@@ -88,6 +88,18 @@ def test_fixed_size(scene, tmp_path, without_figures):
     assert len(list((tmp_path / "cache").iterdir())) == 2
 
 
+def test_second_look(scene, tmp_path, without_figures):
+    arguments = (scene, "-d", "rootsift", "--no-multi-view")
+    documents = [measure(tmp_path, *arguments, "--second-look", look) for look in ("none", "same", "logpolar-sf")]
+    counts = [sum(row[-2] for row in each["results"]["RootSIFT"]["stereo"]["castle"]["rows"]) for each in documents]
+    assert counts[0] < min(counts[1:])
+    assert counts[1] != counts[2]
+    assert [each["options"]["second_look"] for each in documents[:2]] == ["none", "same"]
+    assert documents[2]["options"]["second_look"]["kind"] == "pair"
+    whole = (scene, "-d", "opencv:ORB", "--no-multi-view", "--second-look", "same", *SMALL, "-o", tmp_path / "whole")
+    assert_one_error(run(*whole), "describes whole images, and no regions")
+
+
 def test_whole_features_and_detectors(scene, tmp_path, without_figures):
     """ORB has its own keypoints, RootSIFT those of the detector; the cache keeps them apart."""
     arguments = (scene, "-d", "rootsift", "-d", "opencv:ORB", "--no-multi-view", "--cache", tmp_path / "cache")

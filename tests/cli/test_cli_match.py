@@ -28,8 +28,9 @@ def photos(tmp_path, photo):
 
 
 def run_match(*arguments: object):
-    """With the small model, which is faster, unless another is named."""
-    return CliRunner().invoke(main, ["match", "--model", "logpolar-96-small", *map(str, arguments)])
+    """With the small model and one look, which is faster, unless others are named."""
+    faster = ["--model", "logpolar-96-small", "--second-look", "none"]
+    return CliRunner().invoke(main, ["match", *faster, *map(str, arguments)])
 
 
 class TestResult:
@@ -204,6 +205,56 @@ class TestCompare:
 
     def test_with_itself_is_refused(self, photos):
         assert_one_error(run_match(*photos, "--compare", "logpolar-96-small"), "another descriptor")
+
+
+class TestSecondLook:
+    @pytest.fixture
+    def close_up(self, tmp_path, photo):
+        """The photo, and a rotated part of it, enlarged."""
+        cv2.imwrite(str(tmp_path / "whole.png"), photo)
+        part = cv2.resize(photo[60:260, 130:330], (500, 500), interpolation=cv2.INTER_CUBIC)
+        cv2.imwrite(str(tmp_path / "part.png"), cv2.rotate(part, cv2.ROTATE_90_CLOCKWISE))
+        return tmp_path / "whole.png", tmp_path / "part.png", "--max-keypoints", 300
+
+    def found(self, *arguments: object) -> dict[str, int]:
+        return json.loads(run_match(*arguments, "--json").stdout)
+
+    @pytest.mark.parametrize("look", ["auto", "same", "logpolar-96-small"])
+    def test_adds_matches(self, close_up, look):
+        once, twice = self.found(*close_up), self.found(*close_up, "--second-look", look)
+        assert once["second_look"] == 0
+        assert twice["second_look"] > once["matches"]
+        assert twice["inliers"] > 2 * once["inliers"]
+        assert twice["a"]["keypoints"] > once["a"]["keypoints"]
+
+    def test_is_the_default_and_in_the_text(self, close_up):
+        result = CliRunner().invoke(main, ["match", "--model", "logpolar-96-small", *map(str, close_up)])
+        assert " of them by a second look at what both photos show" in result.stdout.splitlines()[2]
+
+    def test_all_that_is_written_shows_both_looks(self, close_up, tmp_path):
+        output = "-o", tmp_path / "m.png", "--h5", tmp_path / "m.h5", "--html", tmp_path / "m.html"
+        assert run_match(*close_up, "--second-look", "auto", *output).exit_code == 0
+        with MatchFile(tmp_path / "m.h5") as file:
+            matches = file.read("whole.png", "part.png")
+        with FeatureFile(tmp_path / "m.h5") as file:
+            settings, features = file.settings, file.read("whole.png")
+        assert settings["model"] == "logpolar-96-small"
+        assert settings["second_look"]["model"] == "logpolar-96-upright"
+        assert (matches.indices[:, 0] >= 300).sum() > 100
+        assert len(features) > 400
+        assert "keypoints of all looks" in (tmp_path / "m.html").read_text()
+        assert (cv2.imread(str(tmp_path / "m.png")) == GREEN).all(axis=2).sum() > 2000
+
+    def test_compared_descriptors_look_alike(self, close_up):
+        compare = *close_up, "--compare", "rootsift"
+        once, twice = self.found(*compare), self.found(*compare, "--second-look", "same")
+        assert once["second_look"] == once["compare"]["RootSIFT"]["second_look"] == 0
+        assert min(twice["second_look"], twice["compare"]["RootSIFT"]["second_look"]) > 50
+        assert self.found(*compare, "--second-look", "auto")["second_look"] == 0
+        assert_one_error(run_match(*compare, "--second-look", "logpolar-sf"), "--compare needs --second-look same")
+
+    def test_model_that_does_not_exist(self, photos):
+        assert_one_error(run_match(*photos, "--second-look", "nothing"), "nothing")
 
 
 class TestVerdict:

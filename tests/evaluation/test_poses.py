@@ -218,6 +218,20 @@ class TestStereo:
         assert evaluate_stereo(prepared, true_images, OPTIONS, device="cuda:3") == result
         assert set(used) == {"cuda:3"}
 
+    def test_a_second_look_adds_the_matches_of_regions(self, prepared, true_images, result):
+        """Here a region has all features of the image: every match is found twice."""
+        asked = []
+
+        def extract(row, region):
+            asked.append((row, region))
+            return true_images[row].features
+
+        twice = evaluate_stereo(prepared, true_images, OPTIONS, extract=extract)
+        assert [row for row, _ in asked] == [row for pair in prepared.pairs for row in pair]
+        assert all(max(region.size) <= 320 and region.factor <= 4 for _, region in asked)
+        assert [each.matches for each in twice.results] == [2 * each.matches for each in result.results]
+        assert max(max(each.errors) for each in twice.results) < 0.5
+
     def test_tuning(self, prepared, true_images):
         """Descriptors so noisy that a strict test leaves nothing to estimate a pose from."""
         random, few = np.random.default_rng(0), replace(prepared, pairs=prepared.pairs[:3])

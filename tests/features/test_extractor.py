@@ -8,7 +8,9 @@ import pytest
 from PIL import Image as PIL
 
 from logpolar.errors import ImageError, KeypointError, ModelError
+from logpolar.features import extractor as extractor_module
 from logpolar.features.extractor import Extractor
+from logpolar.features.regions import Region, extract_region
 from logpolar.keypoints import Keypoints
 from logpolar.keypoints.detection import FeatureDetector, SiftDetector
 from logpolar.sampling import sample_patches
@@ -55,6 +57,32 @@ def test_keypoints_come_back_in_pixels_of_the_original(photo):
     distance = np.linalg.norm(expected.xy[:, None] - reduced.keypoints.xy[None], axis=2)
     assert np.median(distance.min(axis=1)) < 0.5
     assert reduced.keypoints.xy.max() > 1400
+
+
+def test_a_region_of_a_file_is_that_of_its_array(photo, gray, tmp_path):
+    """In pixels of the original, whatever the limits of size."""
+    cv2.imwrite(str(tmp_path / "photo.png"), photo)
+    region = Region((250.0, 200.0), (200.0, 160.0), 20.0, 2.0)
+    small = Extractor("logpolar-96-small", max_keypoints=30, max_size=128)
+    found = [small.extract_region(each, region) for each in (tmp_path / "photo.png", photo)]
+    expected = extract_region(gray, region, small.detector, small.describer)
+    for each in found:
+        assert each.image_size == (512, 512)
+        np.testing.assert_array_equal(each.keypoints.xy, expected.keypoints.xy)
+        np.testing.assert_array_equal(each.descriptors, expected.descriptors)
+
+
+def test_regions_of_huge_photos_are_read_smaller(photo, tmp_path, monkeypatch):
+    cv2.imwrite(str(tmp_path / "photo.png"), photo)
+    extractor = Extractor("logpolar-96-small", max_keypoints=30)
+    region = Region((250.0, 200.0), (200.0, 160.0), 0.0, 1.0)
+    whole = extractor.extract_region(tmp_path / "photo.png", region)
+    monkeypatch.setattr(extractor_module, "_LARGEST_SIDE", 256)
+    reduced = extractor.extract_region(tmp_path / "photo.png", region)
+    assert reduced.image_size == whole.image_size == (512, 512)
+    assert (np.abs(reduced.keypoints.xy - region.centre) <= (101, 81)).all()
+    apart = np.linalg.norm(reduced.keypoints.xy[:, None] - whole.keypoints.xy[None], axis=2).min(axis=1)
+    assert np.median(apart) < 2
 
 
 def test_small_images_are_enlarged(photo):

@@ -11,15 +11,17 @@ import click
 from logpolar.cli.options import ENGINE, command_line, detector_of, extraction_options, open_extractor, take_extraction
 from logpolar.cli.settings import make_settings, settings_options
 from logpolar.errors import LogpolarError
-from logpolar.geometry.options import EstimationOptions
+from logpolar.geometry.options import EstimationOptions, SecondLookOptions
 from logpolar.matching.options import MatchingOptions, PairMatchingOptions
 from logpolar.settings import DEFAULT_CONTRAST, DetectionOptions
 from logpolar.storage.atomic_io import check_output, check_page, check_picture
 from logpolar.viewing.options import DrawingOptions
 
 if TYPE_CHECKING:
+    from logpolar.evaluation.descriptors.extraction import MethodExtractor
     from logpolar.features.extractor import Extractor
     from logpolar.features.features import Features
+    from logpolar.geometry.second_look import MatchedImages
     from logpolar.geometry.two_view import RelativePose
     from logpolar.geometry.verification import Cameras, VerifiedMatches
 
@@ -44,8 +46,14 @@ _CAMERA = "Camera of the {} photo, to print the pose: 'exif', or as COLMAP write
 @click.option("--camera-a", metavar="CAMERA", help=_CAMERA.format("first"))
 @click.option("--camera-b", metavar="CAMERA", help=_CAMERA.format("second"))
 @settings_options(EstimationOptions)
+@settings_options(SecondLookOptions)
 @settings_options(DrawingOptions)
-@click.option("--compare", metavar="SPEC", help="Also match with this descriptor: rootsift, a model, ...; see `eval`.")
+@click.option(
+    "--compare",
+    metavar="SPEC",
+    help="Also match with this descriptor: rootsift, a model, ...; see `eval`. Both look once, or with --second-look "
+    "same twice.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def match(
     first: Path,
@@ -65,8 +73,11 @@ def match(
     With cameras, the pose of the second photo relative to the first is printed: X_second = R X_first + t, x to the
     right, y down, z forward. Two photos whose matches agree no better than chance are reported as such. --compare
     matches the same keypoints by another descriptor, with the same options, and adds its picture below.
+
+    Once two photos match, they are matched again in the region that both show, at the same scale and rotation, with
+    keypoints of a network (--second-look): it finds several times as many matches where one photo is a close-up.
     """
-    from logpolar.geometry.verification import match_and_verify
+    from logpolar.geometry.second_look import match_images
     from logpolar.matching.learned import check_features
 
     names = _names(first, second)
@@ -78,65 +89,85 @@ def match(
     if model == "pose" and not cameras:
         raise LogpolarError("--geometry pose needs --camera-a and --camera-b")
     matching, estimation = make_settings(PairMatchingOptions, values), make_settings(EstimationOptions, values)
-    device, extractors = values["device"], _open_extractors(compare, take_extraction(values))
-    for extractor in extractors.values():
+    second_look, device = make_settings(SecondLookOptions, values), values["device"]
+    looks = _open_looks(compare, second_look.second_look, matching, take_extraction(values))
+    for extractor in (each for own in looks.values() for each in own):
         check_features(matching, extractor.settings)
-    features = [(extractor.extract(first), extractor.extract(second)) for extractor in extractors.values()]
+    size = second_look.region_size
     results = {
-        name: match_and_verify(*pair, model, matching, estimation, cameras=cameras, device=device)
-        for name, pair in zip(extractors, features, strict=True)
+        name: match_images(
+            first, second, own, model, matching, estimation, cameras=cameras, region_size=size, device=device
+        )
+        for name, own in looks.items()
     }
-    _print([(first, features[0][0]), (second, features[0][1])], results, as_json)
-    extractor, found = next(iter(extractors.values())), next(iter(results.values()))
+    _print(first, second, results, as_json)
+    extractors, pair = next(iter(looks.values())), next(iter(results.values()))
     if h5:
-        _store(h5, names, features[0], extractor.settings, found)
+        _store(h5, names, pair, extractors)
     if output:
         _draw(output, first, second, results, make_settings(DrawingOptions, values))
     if html:
-        _write_page(html, (first, second), features[0], found, extractor, matching, found.threshold or 0.0, cameras)
+        _write_page(html, (first, second), pair, extractors[0], matching, cameras)
     for written in (h5, output, html):
         if written:
             click.echo(f"wrote {written}", err=as_json)
 
 
-def _open_extractors(compare: str | None, extraction: dict[str, Any]) -> dict[str, Extractor]:
-    """Ours and, to compare with, that of another descriptor for the same keypoints; by name."""
-    from logpolar.evaluation.descriptors.extraction import MethodExtractor
-
+def _open_looks(
+    compare: str | None, second_look: str, matching: MatchingOptions, extraction: dict[str, Any]
+) -> dict[str, list[Extractor]]:
+    """Our extractors of the first and second look and, to compare with, those of another descriptor; by name."""
     ours = open_extractor(**extraction)
-    opened: dict[str, Extractor] = {ours.model.name: ours}
+    opened: dict[str, list[Extractor]] = {ours.model.name: [ours]}
     if compare:
-        engine = {name: extraction[name] for name in ENGINE}
-        detection = make_settings(DetectionOptions, extraction)
-        _, detector = detector_of(extraction["model"], extraction["detector"])
-        if detector != "sift":
-            detector = f"logpolar:{detector},orientation={extraction['orientation']}"
-        other = MethodExtractor(
-            compare, extraction["max_keypoints"], detection, engine, detector, contrast=DEFAULT_CONTRAST
-        )
+        other = _open_other(compare, extraction)
         if other.name in opened:
             raise LogpolarError(f"--compare {compare}: give another descriptor than the model itself")
-        opened[other.name] = other
+        opened[other.name] = [other]
+    if second_look == "auto":
+        pair = "logpolar-sf-int8" if ours.model.card.precision == "int8" else "logpolar-sf"
+        second_look = "none" if compare else "same" if matching.learned else pair
+    if second_look == "same":
+        return {name: own * 2 for name, own in opened.items()}
+    if second_look != "none":
+        if compare:
+            raise LogpolarError("--compare needs --second-look same or none: another model's would mix the two")
+        opened[ours.model.name] += [open_extractor(**extraction | {"model": second_look, "detector": None})]
     return opened
 
 
-def _print(images: list[tuple[Path, Features]], results: dict[str, VerifiedMatches], as_json: bool) -> None:
-    found, *others = results.values()
+def _open_other(compare: str, extraction: dict[str, Any]) -> MethodExtractor:
+    from logpolar.evaluation.descriptors.extraction import MethodExtractor
+
+    engine = {name: extraction[name] for name in ENGINE}
+    detection = make_settings(DetectionOptions, extraction)
+    _, detector = detector_of(extraction["model"], extraction["detector"])
+    if detector != "sift":
+        detector = f"logpolar:{detector},orientation={extraction['orientation']}"
+    keypoints = extraction["max_keypoints"]
+    return MethodExtractor(compare, keypoints, detection, engine, detector, contrast=DEFAULT_CONTRAST)
+
+
+def _print(first: Path, second: Path, results: dict[str, MatchedImages], as_json: bool) -> None:
+    pair, *others = results.values()
+    sides = [("a", first, pair.first), ("b", second, pair.second)]
     if as_json:
-        about = {key: _image(path, each) for key, (path, each) in zip("ab", images, strict=True)}
-        compared = {"compare": dict(zip(list(results)[1:], (each.to_dict() for each in others), strict=True))}
-        result = {**about, **found.to_dict(), **(compared if others else {})}
+        about = {key: _image(path, features) for key, path, features in sides}
+        compared = {name: each.found.to_dict() for name, each in list(results.items())[1:]}
+        result = {**about, **pair.found.to_dict(), **({"compare": compared} if others else {})}
         click.echo(json.dumps(result, indent=1))
         return
-    for path, each in images:
-        click.echo(f"{path}: {each.image_size[0]} x {each.image_size[1]}, {len(each)} keypoints")
-    click.echo(_table(results) if others else _text(found))
+    for _, path, features in sides:
+        width, height = features.image_size
+        click.echo(f"{path}: {width} x {height}, {len(features)} keypoints")
+    click.echo(_table(results) if others else _text(pair.found))
 
 
-def _table(results: dict[str, VerifiedMatches]) -> str:
+def _table(results: dict[str, MatchedImages]) -> str:
     """A line for each descriptor."""
     rows = [("descriptor", "matches", "inliers", "pose")]
-    for name, found in results.items():
+    for name, pair in results.items():
+        found = pair.found
         inliers = "-" if found.model == "none" else str(found.geometry.inlier_count)
         if found.model != "none" and not found.geometry.common_scene:
             pose = "no common scene found"
@@ -154,6 +185,8 @@ def _text(found: VerifiedMatches) -> str:
     from logpolar.geometry.verification import MODEL_NAMES
 
     geometry, lines = found.geometry, [f"{len(found.matches)} matches"]
+    if found.added:
+        lines[0] += f", {found.added} of them by a second look at what both photos show"
     if found.model == "none":
         return lines[0]
     agree = f"of them agree with one {MODEL_NAMES[found.model]} ({found.threshold:g} px)"
@@ -200,19 +233,20 @@ def _cameras(first: Path, second: Path, camera_a: str | None, camera_b: str | No
     return found[0], found[1]
 
 
-def _store(
-    path: Path, names: tuple[str, str], features: tuple[Features, Features], settings: Any, found: VerifiedMatches
-) -> None:
+def _store(path: Path, names: tuple[str, str], pair: MatchedImages, looks: list[Extractor]) -> None:
     from logpolar.matching.files import PairWriter
 
+    settings, found = looks[0].settings, pair.found
+    if found.looks:
+        settings = {**settings, "second_look": looks[1].settings}
     with PairWriter(path, settings, overwrite=True) as writer:
-        for name, each in dict(zip(names, features, strict=True)).items():
+        for name, each in dict(zip(names, (pair.first, pair.second), strict=True)).items():
             writer.add(name, each)
         common_scene = None if found.model == "none" else found.geometry.common_scene
-        writer.add_matches(*names, len(features[0]), found.matches, common_scene)
+        writer.add_matches(*names, len(pair.first), found.matches, common_scene)
 
 
-def _draw(path: Path, first: Path, second: Path, results: dict[str, VerifiedMatches], options: DrawingOptions) -> None:
+def _draw(path: Path, first: Path, second: Path, results: dict[str, MatchedImages], options: DrawingOptions) -> None:
     from logpolar.images import read_image
     from logpolar.images.exif import read_orientation
     from logpolar.viewing.drawing import draw_matches, stack, write_picture
@@ -220,7 +254,8 @@ def _draw(path: Path, first: Path, second: Path, results: dict[str, VerifiedMatc
     images = read_image(first), read_image(second)
     orientations = read_orientation(first), read_orientation(second)
     pictures = []
-    for name, found in results.items():
+    for name, pair in results.items():
+        found = pair.found
         caption, good = _caption(found), found.geometry.inliers
         if found.model != "none" and not found.geometry.common_scene:
             good = good & False
@@ -250,17 +285,15 @@ def _caption(found: VerifiedMatches) -> str:
 def _write_page(
     path: Path,
     photos: tuple[Path, Path],
-    features: tuple[Features, Features],
-    found: VerifiedMatches,
+    pair: MatchedImages,
     extractor: Extractor,
     matching: MatchingOptions,
-    threshold: float,
     cameras: Cameras | None,
 ) -> None:
     from logpolar.viewing.pages.pair import Side, write_pair_page
 
-    sides = Side.open(photos[0], features[0]), Side.open(photos[1], features[1])
-    sampling = extractor.model.sampling
+    sides, found = (Side.open(photos[0], pair.first), Side.open(photos[1], pair.second)), pair.found
+    sampling, threshold = extractor.model.sampling, found.threshold or 0.0
     write_pair_page(path, sides, found, sampling, matching, threshold, cameras=cameras, command=command_line())
 
 

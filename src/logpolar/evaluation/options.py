@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from logpolar.datasets.options import CorrespondenceRules
-from logpolar.geometry.options import EstimationOptions
+from logpolar.geometry.options import EstimationOptions, SecondLookOptions
 from logpolar.matching.options import MATCHER_HELP, PairMatchingOptions
 from logpolar.settings import DEFAULT_RATIO, DEFAULT_THRESHOLDS, DetectionOptions, check_settings, setting
 
@@ -115,7 +115,7 @@ class DetectorsOptions:
 
 
 @dataclass(frozen=True)
-class PhototourismOptions(DetectionOptions, PairMatchingOptions, EstimationOptions):
+class PhototourismOptions(DetectionOptions, PairMatchingOptions, EstimationOptions, SecondLookOptions):
     """How keypoints become matches and matches poses, and which images form sets."""
 
     keypoints: int = setting(2048, "Keypoints kept per image; 2048 and 8000 are usual.", 1)
@@ -123,6 +123,11 @@ class PhototourismOptions(DetectionOptions, PairMatchingOptions, EstimationOptio
     images: int = setting(0, "Pairs of that many images of a scene, drawn at random but connected; 0 takes all.", 0)
     threshold: float = setting(
         DEFAULT_THRESHOLDS["pose"], "Largest error of an inlier, in pixels of the image as described.", 0.01, 100
+    )
+    second_look: str = setting(
+        "none",
+        "Stereo: match again in the region that both images show, with this descriptor on its own keypoints, such as "
+        "logpolar-sf; same: the one that is measured; see `logpolar match`.",
     )
     pairs: int = setting(1000, "Image pairs of a scene, drawn at random; 0 takes all.", 0)
     bags_5: int = setting(20, "Multi-view: sets of 5 images of a scene.", 0)

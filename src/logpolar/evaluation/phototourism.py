@@ -21,13 +21,15 @@ import numpy as np
 from logpolar.errors import LogpolarError
 from logpolar.evaluation.cache import Uncached
 from logpolar.evaluation.descriptors.keypoint_sources import FixedSize, KeypointSource, open_source, sift_source
-from logpolar.evaluation.descriptors.registry import Method
+from logpolar.evaluation.descriptors.registry import Method, open_method
+from logpolar.evaluation.descriptors.whole_features import WholeFeature
 from logpolar.evaluation.multi_view import MultiViewResult, evaluate_multi_view
 from logpolar.evaluation.options import PhototourismOptions, RunOptions
 from logpolar.evaluation.posed_scenes import Gray, PosedScene, draw_bags, draw_pairs, keep_images, read_scene
 from logpolar.evaluation.poses import (
     MEANINGS,
     DescribedImage,
+    ExtractRegion,
     PoseScore,
     PreparedScene,
     Progress,
@@ -37,6 +39,8 @@ from logpolar.evaluation.poses import (
 )
 from logpolar.evaluation.protocol import MEAN_OF_SCENES, Protocol, Results, bar, check_scene_names, decimal
 from logpolar.evaluation.zoomed_scenes import fit_image, zoom_scene
+from logpolar.features.regions import extract_region
+from logpolar.images import to_bytes, to_gray
 from logpolar.keypoints import Keypoints
 from logpolar.matching.learned import check_features
 from logpolar.sfm.pycolmap_compat import import_pycolmap
@@ -68,6 +72,9 @@ class PhotoTourism(Protocol):
         self._multi_view, self._jobs, self.max_keypoints = multi_view, jobs, options.keypoints
         device = self._device = run.engine["device"]
         self.source = open_source(detector, options.keypoints, options.contrast, fixed_size, device, options.spread)
+        self._second: Method | None = None
+        if options.second_look not in ("none", "same"):
+            self._second = open_method(options.second_look, options.keypoints, **run.engine)
         if options.zoom > 1 and options.true_zoom > 1:
             raise LogpolarError("--zoom and --true-zoom exclude each other")
         names = [path.resolve() for path in scenes]
@@ -81,7 +88,9 @@ class PhotoTourism(Protocol):
         self._scenes = [self._prepared(scene, self._multi_view) for scene in measured]
         self._tuning = [self._prepared(scene, False) for scene in tuning]
         self.data = {each.scene.name: each.counts() for each in self._scenes}
-        more = {"multi_view": self._multi_view, "tune": [scene.name for scene in tuning]}
+        more: dict[str, Any] = {"multi_view": self._multi_view, "tune": [scene.name for scene in tuning]}
+        if self._second is not None:
+            more["second_look"] = self._second.identity
         assert self.source is not None
         self.options = {**asdict(self._options), **more, **self.source.settings}
 
@@ -105,7 +114,8 @@ class PhotoTourism(Protocol):
             for scene in self._scenes:
                 name, images = scene.scene.name, self._describe(method, scene)
                 progress = bar(f"{name}, {method.name}, matching", "pair")
-                found.stereo[name] = evaluate_stereo(scene, images, options, jobs, progress, device)
+                extract = None if options.second_look == "none" else self._look_again(method, scene)
+                found.stereo[name] = evaluate_stereo(scene, images, options, jobs, progress, device, extract)
                 if self._multi_view:
                     found.multi_view[name] = evaluate_multi_view(scene, images, options, jobs, progress, device)
         return found
@@ -114,6 +124,17 @@ class PhotoTourism(Protocol):
         settings = {"opencv": cv2.__version__, **self.source_of(method).settings}
         with self.cache(method, scene.scene.identity(), settings) as views:
             return describe_images(scene, views, method.source, bar(f"{scene.scene.name}, {method.name}"))
+
+    def _look_again(self, method: Method, scene: PreparedScene) -> ExtractRegion:
+        """Features of regions, for a second look by the method of the options, or by the measured one."""
+        method = self._second or method
+        if isinstance(method.describer, WholeFeature):
+            raise LogpolarError(f"{method.name}: describes whole images, and no regions for a second look")
+        describer, source = method.describer, self.source_of(method)
+        assert describer is not None
+        return lambda row, region: extract_region(
+            to_gray(scene.views[row]), region, lambda gray: source(to_bytes(gray)), describer
+        )
 
     def report(self, results: Results, scores: Mapping[str, PoseResults]) -> None:
         for name, found in scores.items():

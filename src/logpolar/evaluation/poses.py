@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,9 @@ from logpolar.distributed import in_processes
 from logpolar.evaluation.options import RATIOS, PhototourismOptions
 from logpolar.evaluation.posed_scenes import Gray, PosedScene, RowPair
 from logpolar.features.features import Features
+from logpolar.features.regions import Region
 from logpolar.geometry.cameras import Camera, Matrix, direction_degrees, rotation_degrees
+from logpolar.geometry.second_look import MatchedImages, look_again
 from logpolar.geometry.two_view import RelativePose
 from logpolar.geometry.verification import match_and_verify
 from logpolar.keypoints import Keypoints
@@ -52,6 +55,9 @@ Indices = NDArray[np.int32]
 """(K, 2): matched rows of the first and of the second image's keypoints."""
 
 Progress = Callable[[list[Any]], Iterable[Any]]
+
+ExtractRegion = Callable[[int, Region], Features]
+"""Features of a region of an image, given its row."""
 
 
 def estimate_errors(first: Camera, second: Camera, found: RelativePose) -> Errors:
@@ -199,20 +205,32 @@ def evaluate_stereo(
     jobs: int = 1,
     progress: Progress = iter,
     device: str = "cpu",
+    extract: ExtractRegion | None = None,
 ) -> StereoResult:
-    """Relative poses of the scene's pairs; they are matched on the device."""
+    """Relative poses of the scene's pairs; they are matched on the device.
+
+    ``extract``: for a second look at each pair; then there is one process, whose networks use all cores.
+    """
     tasks = pair_tasks(images, progress(prepared.pairs), options, device)
-    found = [result for _, result in in_processes(_stereo, tasks, jobs)]
+    if extract is None:
+        found = [result for _, result in in_processes(_stereo, tasks, jobs)]
+    else:
+        found = [_stereo(task, extract) for task in tasks]
     names = [image.name for image in prepared.scene.images]
     return StereoResult([(names[i], names[j]) for i, j in prepared.pairs], found)
 
 
-def _stereo(task: PairTask) -> PairResult:
+def _stereo(task: PairTask, extract: ExtractRegion | None = None) -> PairResult:
     first, second, options = task.first, task.second, task.options
     cameras = first.camera.matrix, second.camera.matrix
     found = match_and_verify(
         first.features, second.features, "pose", options, options, cameras=cameras, device=task.device
     )
+    if extract is not None:
+        pair = MatchedImages(first.features, second.features, found)
+        regions = partial(extract, task.pair[0]), partial(extract, task.pair[1])
+        size = options.region_size
+        found = look_again(pair, regions, options, options, cameras=cameras, region_size=size, device=task.device).found
     assert isinstance(found.geometry, RelativePose)
     errors = estimate_errors(first.camera, second.camera, found.geometry)
     return PairResult(errors, len(found.matches), found.geometry.inlier_count)

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from logpolar.errors import ImageError
 from logpolar.features.features import Features
+from logpolar.features.regions import Region, extract_region
 from logpolar.images import fitted_size, read_downscaled, resize, to_gray
 from logpolar.images.remote import FetchedImage, RemoteImage
 from logpolar.keypoints import Keypoints
@@ -29,10 +30,13 @@ from logpolar.settings import (
     Precision,
     RuntimeName,
 )
-from logpolar.types import Color
+from logpolar.types import Color, FloatArray
 
 ImageInput: TypeAlias = Any
 """A file's path, an array of pixels, or a PIL image."""
+
+_LARGEST_SIDE = 8192
+"""Longer side, in pixels, to which the photos are downscaled of which a region is taken: it bounds the memory."""
 
 _KINDS = ("a path", "an array", "a PIL image")
 
@@ -106,11 +110,7 @@ class Extractor:
         ``color``: channel order of an array, ``"bgr"`` as in OpenCV or ``"rgb"``. An incorrect order cannot be
         detected: it only changes the gray values a little. PIL images are RGB in any case.
         """
-        if isinstance(image, str | Path | RemoteImage | FetchedImage):
-            gray, (width, height) = read_downscaled(image, self.max_size)
-        else:
-            gray = to_gray(image, color)
-            height, width = gray.shape
+        gray, (width, height) = _read(image, self.max_size, color)
         size = fitted_size((width, height), self.max_size, self.min_size)
         fitted = resize(gray, size)
         factor_x, factor_y = size[0] / width, size[1] / height
@@ -123,6 +123,17 @@ class Extractor:
             scaled = keypoints.resized(factor_x, factor_y)
             scaled = replace(scaled, size=np.minimum(scaled.size, MAX_SIZE))  # valid sizes stay valid when enlarged
         return Features(keypoints, self.describer.describe(fitted, scaled), (width, height), max(factor_x, factor_y))
+
+    def extract_region(self, image: ImageInput, region: Region, color: Color = "bgr") -> Features:
+        """Features of a part of an image, seen as the region says, whatever ``max_size`` and ``min_size``.
+
+        The region is in pixels of the original image, and so are the keypoints.
+        """
+        gray, (width, height) = _read(image, _LARGEST_SIDE, color)
+        factor_x, factor_y = gray.shape[1] / width, gray.shape[0] / height
+        found = extract_region(gray, region.resized(factor_x, factor_y), self.detector, self.describer)
+        keypoints = found.keypoints.resized(1 / factor_x, 1 / factor_y)
+        return Features(keypoints, found.descriptors, (width, height), region.factor)
 
     def extract_many(self, images: Iterable[ImageInput], color: Color = "bgr") -> Iterator[Features]:
         """Features of each image in turn, all of them files, all arrays or all PIL images.
@@ -137,6 +148,14 @@ class Extractor:
             if kind not in _KINDS or len(kinds) > 1:
                 raise ImageError(f"images must be all paths, all arrays or all PIL images; number {number} is {kind}")
             yield self.extract(image, color=color)
+
+
+def _read(image: ImageInput, max_size: int | None, color: Color) -> tuple[FloatArray, tuple[int, int]]:
+    """Gray pixels, of files at most this large, and width and height of the original."""
+    if isinstance(image, str | Path | RemoteImage | FetchedImage):
+        return read_downscaled(image, max_size)
+    gray = to_gray(image, color)
+    return gray, (gray.shape[1], gray.shape[0])
 
 
 def _kind(image: object) -> str:

@@ -8,6 +8,9 @@ from logpolar.settings import DEFAULT_THRESHOLDS, check_settings, setting
 
 ESTIMATORS = ("poselib", "opencv")
 
+DEFAULT_REGION_SIZE = 1024
+"""Pixels of the longer side of the region that two photos share, as a second look sees it."""
+
 
 @dataclass(frozen=True)
 class EstimationOptions:
@@ -30,3 +33,23 @@ class EstimationOptions:
     def threshold_of(self, model: str) -> float:
         """The threshold for a pose, fundamental matrix or homography."""
         return DEFAULT_THRESHOLDS[model] if self.threshold is None else self.threshold
+
+
+@dataclass(frozen=True)
+class SecondLookOptions:
+    """How two photos are looked at again, see ``second_look``."""
+
+    second_look: str = setting(
+        "auto",
+        "Match again in the region that both photos show, with the keypoints and descriptors of this model; auto: "
+        "logpolar-sf, or its int8 variant if the first model is one; same: the first model; none: look once.",
+    )
+    region_size: int = setting(
+        DEFAULT_REGION_SIZE,
+        "Longer side, in pixels, at which that region is seen at least; never enlarged more than 4x.",
+        64,
+        8192,
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)

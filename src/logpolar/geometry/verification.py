@@ -45,6 +45,12 @@ class VerifiedMatches:
         None  # largest error of an inlier, in pixels of the images as described; None without a model
     )
     unguided: Matches | None = None  # of guided matching: the matches before it, with the matcher's confidence
+    looks: tuple[tuple[int, int], ...] = ()  # of several looks: how many keypoints each has, one after the other
+
+    @property
+    def added(self) -> int:
+        """Matches of second looks, see ``second_look``."""
+        return int((self.matches.indices[:, 0] >= self.looks[0][0]).sum()) if self.looks else 0
 
     @property
     def pose(self) -> RelativePose | None:
@@ -57,6 +63,7 @@ class VerifiedMatches:
         known = np.isfinite(geometry.significance)
         return {
             "matches": len(self.matches),
+            "second_look": self.added,
             "geometry": self.model,
             "threshold": self.threshold,
             "inliers": geometry.inlier_count,
@@ -90,11 +97,11 @@ def match_and_verify(
     matching, estimation = matching or PairMatchingOptions(), estimation or EstimationOptions()
     matches = match_features(first, second, matching, device=device)
     unguided = None
-    geometry = _estimate(model, first, second, matches, cameras, estimation)
+    geometry = estimate_geometry(model, first, second, matches, cameras, estimation)
     if estimation.guided and geometry.common_scene:
         predicted = _prediction(model, geometry, first, second, cameras, estimation)
         near = match_near(first, second, predicted, matches.distances[geometry.inliers], matching)
-        again = _estimate(model, first, second, near, cameras, estimation)
+        again = estimate_geometry(model, first, second, near, cameras, estimation)
         if again.inlier_count > geometry.inlier_count:
             # The second matches fit the first geometry by construction: only the first tell chance from agreement.
             unguided, matches, geometry = matches, near, replace(again, significance=geometry.significance)
@@ -107,7 +114,7 @@ def _positions(first: Features, second: Features, matches: Matches) -> tuple[Poi
     return first.keypoints.xy[here], second.keypoints.xy[there]
 
 
-def _estimate(
+def estimate_geometry(
     model: str,
     first: Features,
     second: Features,
@@ -115,6 +122,7 @@ def _estimate(
     cameras: Cameras | None,
     options: EstimationOptions,
 ) -> Geometry:
+    """The geometry that matches agree on; with the model none, all of them are inliers."""
     points, scales = _positions(first, second, matches), (first.scale, second.scale)
     if model == "none":
         return Geometry(None, np.ones(len(matches), np.bool_))

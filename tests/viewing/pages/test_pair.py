@@ -117,6 +117,28 @@ class TestGuidedMatching:
         np.testing.assert_array_equal(unpack(data["confidence"])[order], [0.5] * 4 + [0] * 5)
 
 
+class TestSecondLook:
+    def test_keypoints_of_different_looks_are_not_compared(self):
+        """The second look has found the same keypoints again: each match is that of its own look."""
+        once = some_side(9)
+        features = once.features
+        twice = Features(features.keypoints + features.keypoints, np.tile(features.descriptors, (2, 1)), (60, 40))
+        side = replace(once, features=twice)
+        every = np.tile(np.arange(18, dtype=np.int32)[:, None], 2)
+        geometry, xy = Geometry(np.eye(3), np.ones(18, np.bool_), 50.0), twice.keypoints.xy
+        found = VerifiedMatches("homography", Matches(every, np.zeros(18)), geometry, xy, xy, looks=((9, 9), (9, 9)))
+        data = pair_data((side, side), found, PATTERN, MatchingOptions(0.9), 3.0)
+        rows = unpack(data["matches"])
+        np.testing.assert_array_equal(rows[np.argsort(rows[:, 0])], every)
+        assert ((unpack(data["candidates"]) < 9) == (rows[:, :1] < 9)).all()
+        assert (unpack(data["ratio"]) < 0.01).all()
+        assert tuple(data["funnel"][0]) == (
+            "keypoints of all looks, fewer of both",
+            18,
+        )
+        assert [value for _, value in data["funnel"]][1:3] == [18, 18]
+
+
 class TestLearnedMatcher:
     def test_confidence_and_stages(self):
         side = some_side(9)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -118,9 +120,10 @@ def pair_data(
     """What the page shows, as JSON values."""
     first, second = sides
     ours, theirs = first.features, second.features
-    candidates = match_descriptors(ours.descriptors, theirs.descriptors, ratio=None, mutual=matching.mutual)
+    looks = looks_of(found, ours, theirs)
+    candidates = _nearest_of_looks(looks, ours, theirs, matching.mutual)
     rows = _union(found.matches, candidates)
-    neighbours, distances = nearest_candidates(ours.descriptors[rows[:, 0]], theirs.descriptors)
+    neighbours, distances = _candidates_of_looks(looks, ours, theirs, rows)
     distance = np.linalg.norm(ours.descriptors[rows[:, 0]] - theirs.descriptors[rows[:, 1]], axis=1)
     ratio = ratios(distance, neighbours, distances, rows[:, 1])
     stage = _stages(rows, found, ratio, None if matching.learned else matching.ratio)
@@ -160,6 +163,35 @@ def pair_data(
         "polar": _polar(pattern),
         **_geometry(found, cameras, first.to_upright, second.to_upright),
     }
+
+
+def looks_of(found: VerifiedMatches, first: Features, second: Features) -> list[tuple[slice, slice]]:
+    """The rows of each look's keypoints in both images: those of different looks are not compared."""
+    ends = np.cumsum([(0, 0), *(found.looks or [(len(first), len(second))])], axis=0).tolist()
+    return [(slice(a[0], b[0]), slice(a[1], b[1])) for a, b in pairwise(ends)]
+
+
+def _nearest_of_looks(looks: Sequence[tuple[slice, slice]], first: Features, second: Features, mutual: bool) -> Matches:
+    """Nearest neighbours, without any test."""
+    indices, distances = [], []
+    for here, there in looks:
+        near = match_descriptors(first.descriptors[here], second.descriptors[there], ratio=None, mutual=mutual)
+        indices.append(near.indices + np.array([here.start, there.start], np.int32))
+        distances.append(near.distances)
+    return Matches(np.concatenate(indices), np.concatenate(distances))
+
+
+def _candidates_of_looks(
+    looks: Sequence[tuple[slice, slice]], first: Features, second: Features, rows: NDArray[np.int32]
+) -> tuple[NDArray[np.intp], FloatArray]:
+    """``nearest_candidates`` of the first keypoints of matches (N, 2)."""
+    neighbours = np.full((len(rows), CANDIDATES), -1, np.intp)
+    distances = np.zeros((len(rows), CANDIDATES), np.float32)
+    for here, there in looks:
+        own = (rows[:, 0] >= here.start) & (rows[:, 0] < here.stop)
+        found, distances[own] = nearest_candidates(first.descriptors[rows[own, 0]], second.descriptors[there])
+        neighbours[own] = np.where(found < 0, -1, found + there.start)
+    return neighbours, distances
 
 
 def nearest_candidates(first: FloatArray, second: FloatArray) -> tuple[NDArray[np.intp], FloatArray]:
@@ -282,7 +314,8 @@ def _funnel(
 ) -> list[tuple[str, int]]:
     """Names and counts of the steps; ``nearest``: candidates, of which ``passed`` the ratio test."""
     chosen = len(found.matches if found.unguided is None else found.unguided)
-    steps = [("keypoints, fewer of both", min(len(side.features) for side in sides))]
+    name = "keypoints of all looks, fewer of both" if found.looks else "keypoints, fewer of both"
+    steps = [(name, min(len(side.features) for side in sides))]
     if matching.learned:
         steps.append(("chosen by the learned matcher", chosen))
     else:
