@@ -42,6 +42,14 @@ def test_no_match_agrees_among_random_ones():
     assert agreeing(*matched_keypoints(0, 300)).mean() < 0.15
 
 
+def test_keypoints_from_columns_of_a_table():
+    """Their positions are not contiguous in the table, which OpenCV's search refuses."""
+    pair = matched_keypoints()
+    tables = [keypoints.table for keypoints in pair]
+    again = [Keypoints.from_points(table[:, :2], table[:, 2], table[:, 3]) for table in tables]
+    np.testing.assert_array_equal(agreeing(*again), agreeing(*pair))
+
+
 def test_few_matches():
     first, second = matched_keypoints(4, 0)
     for count in (0, 1, 4):

@@ -51,7 +51,8 @@ class Keypoints:
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            object.__setattr__(self, each.name, np.asarray(getattr(self, each.name), np.float32))
+            # Contiguous: columns of a larger array are not, and OpenCV refuses those.
+            object.__setattr__(self, each.name, np.asarray(getattr(self, each.name), np.float32, order="C"))
         count = len(self.xy)
         if self.xy.shape != (count, 2):
             raise KeypointError(f"keypoint positions must have shape (N, 2), not {self.xy.shape}")
