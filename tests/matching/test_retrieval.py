@@ -75,7 +75,9 @@ class TestPooledImages:
 
 
 class TestShippedCentres:
-    @pytest.mark.parametrize("model", ["logpolar-96", "logpolar-96-int8"])
+    @pytest.mark.parametrize(
+        "model", ["logpolar-96", "logpolar-96-int8", "logpolar-96-upright", "logpolar-96-upright-int8"]
+    )
     def test_are_those_of_the_model(self, model):
         centres = shipped_centres({"model": model, "model_hash": load_model(model).digest})
         assert centres.shape == (128, 128) and centres.dtype == np.float32
