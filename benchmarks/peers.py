@@ -14,7 +14,8 @@ from them, of the rounds that are complete, which are the first pairs of ``pose.
 
 ALIKED (aliked-n16), DISK (depth) and XFeat alone are matched by mutual nearest neighbours without a ratio test;
 LightGlue has its defaults. Images have the size that the zoom gives them, and ``--min-size``
-enlarges small ones as ``logpolar extract`` does.
+enlarges small ones as ``logpolar extract`` does. With ``--second-look`` each pair is matched again in the region that
+both images show, as ``logpolar match`` does, by the same features and matcher.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import importlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -35,12 +36,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+import logpolar
 from logpolar.evaluation.options import PhototourismOptions
 from logpolar.evaluation.posed_scenes import PosedImage, PosedScene, RowPair
 from logpolar.evaluation.poses import estimate_errors
+from logpolar.features.regions import extract_region
 from logpolar.geometry.options import EstimationOptions
+from logpolar.geometry.second_look import MatchedImages, shared_regions
 from logpolar.geometry.two_view import estimate_pose
-from pose import VIEWS, read_pairs, show
+from logpolar.keypoints import Keypoints
+from logpolar.models.describers import Describer
+from pose import SECOND_LOOK, VIEWS, read_pairs, show
 
 KEYPOINTS = 2048
 DEVICE = torch.device("cpu")
@@ -96,7 +102,11 @@ def open_lightglue(name: str) -> Any:
 
 
 def describe(name: str, image: PosedImage) -> Features:
-    gray = torch.from_numpy(image.read().astype(np.float32) / 255)
+    return describe_pixels(name, image.read().astype(np.float32) / 255)
+
+
+def describe_pixels(name: str, pixels: NDArray[np.float32]) -> Features:
+    gray = torch.from_numpy(pixels)
     xy, descriptors = open_feature(name)(gray[None, None].repeat(1, 3, 1, 1).to(DEVICE))
     unit = torch.nn.functional.normalize(descriptors.reshape(len(xy), -1), dim=1)
     return xy.reshape(-1, 2).cpu(), unit.cpu(), (gray.shape[1], gray.shape[0])
@@ -121,6 +131,61 @@ def by_lightglue(name: str, first: Features, second: Features) -> NDArray[np.int
     return open_lightglue(name)(data)["matches"][0].cpu().numpy()
 
 
+def match_features(method: str, first: Features, second: Features) -> NDArray[np.int64]:
+    name, *matcher = method.split(" + ")
+    return by_lightglue(name, first, second) if matcher else mutual(first, second)
+
+
+# The second look
+
+
+class RegionFeatures(Describer):
+    """Features of a region, which know the places of their keypoints in the region as it was seen.
+
+    Keypoints pass through ``extract_region``, which maps them to the image and leaves some out, as numbers.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def detect(self, gray: NDArray[np.float32]) -> Keypoints:
+        self._seen = describe_pixels(self._name, gray)
+        xy = self._seen[0].numpy()
+        return Keypoints.from_points(xy, response=np.arange(len(xy)))
+
+    def describe(self, gray: NDArray[np.float32], keypoints: Keypoints) -> NDArray[np.float32]:
+        rows = keypoints.response.astype(int)
+        self.kept = self._seen[0][rows], self._seen[1][rows], self._seen[2]
+        return self.kept[1].numpy()
+
+
+def match_regions(
+    method: str, images: Sequence[PosedImage], xy: Sequence[NDArray[np.float32]]
+) -> list[NDArray[np.float32]]:
+    """Positions of further matches, in the region that both images show by those already there."""
+    cameras = [image.camera for image in images]
+    pose = estimate_pose(*xy, *(camera.matrix for camera in cameras), EstimationOptions())
+    sides = [
+        logpolar.Features(
+            Keypoints.from_points(points), np.zeros((len(points), 1), np.float32), (each.width, each.height)
+        )
+        for points, each in zip(xy, cameras, strict=True)
+    ]
+    rows = np.tile(np.arange(len(xy[0]), dtype=np.int32)[:, None], 2)
+    matches = logpolar.Matches(rows, np.zeros(len(rows), np.float32))
+    regions = shared_regions(MatchedImages(*sides, logpolar.VerifiedMatches("pose", matches, pose, *xy)))
+    if regions is None:
+        return [points[:0] for points in xy]
+    places, seen = [], []
+    for image, region in zip(images, regions, strict=True):
+        extractor = RegionFeatures(method.partition(" + ")[0])
+        gray = image.read().astype(np.float32) / 255
+        places.append(extract_region(gray, region, extractor.detect, extractor).keypoints.xy)
+        seen.append(extractor.kept)
+    rows = match_features(method, *seen)
+    return [each[rows[:, side]] for side, each in enumerate(places)]
+
+
 # Matching
 
 
@@ -129,7 +194,7 @@ class Work:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.folder, self.min_size, self.pairs = options.output, options.min_size, options.pairs
-        self.views = options.views.split(",")
+        self.views, self.second_look = options.views.split(","), options.second_look
         found = {(path.name, view): self._read(path, view) for path in options.scenes for view in self.views}
         self.scenes = {key: scene for key, (scene, _) in found.items()}
         self._pairs = {key: pairs for key, (_, pairs) in found.items()}
@@ -161,19 +226,21 @@ class Work:
 
     def file(self, method: str, scene: str, view: str, first: int, second: int) -> Path:
         images = self.scenes[scene, view].images
-        pair = f"{self._label(images[first])}--{self._label(images[second])}"
+        pair = f"{self._label(images[first])}--{self._label(images[second])}{'-twice' if self.second_look else ''}"
         return self.folder / "matches" / method.replace(" ", "") / f"{scene}-{pair}.npz"
 
     def match(self, method: str, scene: str, view: str, first: int, second: int) -> None:
         path = self.file(method, scene, view, first, second)
         if path.exists():
             return
-        name, *matcher = method.split(" + ")
         start = time.perf_counter()
-        found = [self.features(name, scene, view, row) for row in (first, second)]
-        rows = by_lightglue(name, *found) if matcher else mutual(*found)
+        found = [self.features(method.partition(" + ")[0], scene, view, row) for row in (first, second)]
+        rows = match_features(method, *found)
         path.parent.mkdir(parents=True, exist_ok=True)
         xy = [found[side][0].numpy()[rows[:, side]] for side in range(2)]
+        if self.second_look:
+            images = [self.scenes[scene, view].images[row] for row in (first, second)]
+            xy = [np.concatenate(each) for each in zip(xy, match_regions(method, images, xy), strict=True)]
         np.savez(path.with_suffix(".part.npz"), first=xy[0], second=xy[1], seconds=time.perf_counter() - start)
         path.with_suffix(".part.npz").rename(path)
 
@@ -193,7 +260,7 @@ def match(work: Work, methods: list[str]) -> None:
 
 def score(work: Work, methods: list[str], document: dict[str, Any]) -> None:
     """Add the errors of all rounds whose pairs are matched, in the form of ``pose.py``."""
-    label = "enlarged" if work.min_size else "PoseLib"
+    label = SECOND_LOOK if work.second_look else "enlarged" if work.min_size else "PoseLib"
     for method in methods:
         for view in work.views:
             scenes: dict[str, Any] = {}
@@ -231,6 +298,7 @@ def main() -> None:
     parser.add_argument("--views", default=",".join(VIEWS), help="names of views, see pose.py")
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--min-size", type=int, default=0, help="enlarge smaller images to this longer side")
+    parser.add_argument("--second-look", action="store_true", help="match again in the region that both images show")
     parser.add_argument("--results", type=Path, help="score: results of pose.py to add these to")
     parser.add_argument("--device", type=torch.device, default=DEVICE, help="where the networks run, such as cuda")
     options = parser.parse_args()

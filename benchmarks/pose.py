@@ -23,6 +23,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,6 +57,8 @@ VIEWS: dict[str, dict[str, float]] = {
 }
 """What happens to the second image of each pair."""
 
+SECOND_LOOK = "second look"
+
 OLD = {
     "estimator": "opencv",
     "threshold": 1.0,
@@ -75,7 +78,7 @@ STEPS: dict[str, dict[str, Any]] = {
     "spread": {"spread": DEFAULT_SPREAD},
     "min_size": {"min_size": DEFAULT_MIN_SIZE},
     "threshold": {"threshold": DEFAULT_THRESHOLDS["pose"]},
-    "second look": {"second_look": "logpolar-sf-int8"},
+    SECOND_LOOK: {"second_look": "logpolar-sf-int8"},
 }
 
 
@@ -311,17 +314,23 @@ def show(document: Mapping[str, Any]) -> None:
 
 
 def tables(document: Mapping[str, Any], ours: str) -> str:
-    """Markdown: the steps of our descriptor, and all methods after their last step, on the pairs that all have."""
+    """Markdown, on the pairs that all rows have: the steps of our descriptor; all methods after their last step but
+    the second look; those that look twice."""
     parts = []
     for keypoints in sorted({budget for budgets in document["results"].values() for budget in budgets}, key=int):
         results = {method: own[keypoints] for method, own in document["results"].items() if keypoints in own}
         if ours in results:
             parts.append(_table(f"`{ours}`, {keypoints} keypoints", results[ours]))
-        last = {
-            view: {method: list(own[view].values())[-1] for method, own in results.items() if view in own}
-            for view in VIEWS
-        }
-        parts.append(_table(f"{keypoints} keypoints", last))
+        once, twice = ({view: dict[str, Any]() for view in VIEWS} for _ in range(2))
+        for view, (method, own) in product(VIEWS, results.items()):
+            steps = dict(own.get(view, {}))
+            if SECOND_LOOK in steps:
+                twice[view][method] = steps.pop(SECOND_LOOK)
+            if steps:
+                once[view][method] = list(steps.values())[-1]
+        parts.append(_table(f"{keypoints} keypoints, one look", once))
+        if any(twice.values()):
+            parts.append(_table(f"{keypoints} keypoints, two looks", twice))
     return "\n\n".join(parts)
 
 

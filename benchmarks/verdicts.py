@@ -4,12 +4,16 @@
 
 Unrelated: an image each of two scenes, drawn at random. Overlapping: pairs of a scene whose images share at least
 ``--overlap`` of the model's points that either shows; of these, pairs whose pose is right within 10 degrees should be
-called a common scene. Options are the defaults of ``logpolar match``; features are those of ``pose.py``.
+called a common scene. Options are the defaults of ``logpolar match``, the second look included, by logpolar-sf-int8;
+features are those of ``pose.py``.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 
@@ -18,17 +22,28 @@ import numpy as np
 from logpolar.evaluation.descriptors.keypoint_sources import sift_source
 from logpolar.evaluation.options import PhototourismOptions
 from logpolar.evaluation.posed_scenes import PosedImage
-from logpolar.evaluation.poses import DescribedImage, estimate_errors
+from logpolar.evaluation.poses import DescribedImage, ExtractRegion, estimate_errors
+from logpolar.geometry.second_look import MatchedImages, look_again
 from logpolar.geometry.two_view import RelativePose
 from logpolar.geometry.verification import VerifiedMatches, match_and_verify
-from pose import SEED, Features, open_fast, read_pairs
+from pose import SEED, Features, open_fast, open_look, read_pairs
 
 RIGHT = 10  # degrees
 
 
-def verify(first: DescribedImage, second: DescribedImage, model: str) -> VerifiedMatches:
-    cameras = first.camera.matrix, second.camera.matrix
-    return match_and_verify(first.features, second.features, model, cameras=cameras)
+Key = tuple[int, int]
+"""Number of the scene, and row of the image."""
+
+
+def verify(
+    first: Key, second: Key, described: Mapping[Key, DescribedImage], extract: Sequence[ExtractRegion], model: str
+) -> VerifiedMatches:
+    sides = described[first], described[second]
+    cameras = sides[0].camera.matrix, sides[1].camera.matrix
+    features = sides[0].features, sides[1].features
+    pair = MatchedImages(*features, match_and_verify(*features, model, cameras=cameras))
+    regions = partial(extract[first[0]], first[1]), partial(extract[second[0]], second[1])
+    return look_again(pair, regions, cameras=cameras).found
 
 
 def overlap(first: PosedImage, second: PosedImage) -> float:
@@ -56,11 +71,13 @@ def main() -> None:
         for number, (scene, _) in enumerate(scenes)
         for row in images[number]
     }
+    looking = replace(options, second_look="logpolar-sf-int8")
+    extract = [open_look(looking, method, source, scene, "cpu") for scene, _ in scenes]
     random = np.random.default_rng(SEED)
     keys = [(first, second) for first, second in combinations(described, 2) if first[0] != second[0]]
     for model in ("fundamental", "pose"):
         chosen = [keys[index] for index in random.permutation(len(keys))[: parsed.pairs]]
-        called = sum(verify(described[a], described[b], model).geometry.common_scene for a, b in chosen)
+        called = sum(verify(a, b, described, extract, model).geometry.common_scene for a, b in chosen)
         print(f"unrelated, {model}: {called} of {len(chosen)} called a common scene", flush=True)
     related = [
         ((number, first), (number, second))
@@ -71,7 +88,7 @@ def main() -> None:
     chosen = [related[index] for index in random.permutation(len(related))[: parsed.pairs]]
     right = missed = 0
     for a, b in chosen:
-        found = verify(described[a], described[b], "pose").geometry
+        found = verify(a, b, described, extract, "pose").geometry
         assert isinstance(found, RelativePose)
         if max(estimate_errors(described[a].camera, described[b].camera, found)) <= RIGHT:
             right, missed = right + 1, missed + (not found.common_scene)

@@ -8,6 +8,7 @@ the chart are read from docs/models.md.
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from dataclasses import replace
@@ -148,6 +149,50 @@ def zoom_chart() -> None:
     plt.close(figure)
 
 
+POSE_CURVES = {
+    "logpolar, two looks": (("results", "logpolar-96-int8", "second look"), TEAL, "o-", 3.2),
+    "logpolar, one look": (("results", "logpolar-96-int8", "threshold"), TEAL, "o:", 1.8),
+    "ALIKED + LightGlue": (("lightglue_enlarged", "ALIKED + LightGlue", "enlarged"), "#7b6fd0", "s-", 1.8),
+    "ALIKED": (("lightglue_enlarged", "ALIKED", "enlarged"), "#8a8f98", "s-", 1.8),
+    "RootSIFT": (("results", "RootSIFT", "threshold"), RED, "o-", 1.8),
+}
+"""Where benchmarks/results/pose.json has what is drawn: part, method and step; colour, marks and width of the line."""
+
+
+def pose_chart() -> None:
+    """Pose accuracy against zoom, on the first five pairs of each scene, which all methods have."""
+    stored = json.loads((DOCS.parent / "benchmarks/results/pose.json").read_text())
+    figure, (axis, bars) = plt.subplots(1, 2, figsize=(10, 3.9), width_ratios=[2.2, 1])
+    for number, (name, ((part, method, step), colour, marks, width)) in enumerate(POSE_CURVES.items()):
+        views = (stored if part == "results" else stored[part])["results"][method]["2048"]
+        scores = {view: five_pairs(steps[step]) for view, steps in views.items() if step in steps}
+        if part != "results":  # at equal size hardly any image is small enough to be enlarged
+            scores["zoom 1"] = five_pairs(stored["lightglue"]["results"][method]["2048"]["zoom 1"]["PoseLib"])
+        zooms = [zoom for zoom in (1, 2, 3, 4) if f"zoom {zoom}" in scores]
+        axis.plot(zooms, [scores[f"zoom {zoom}"] for zoom in zooms], marks, color=colour, linewidth=width, label=name)
+        score = scores["true zoom 3"]
+        bars.barh(-number, score, color=colour, height=0.7, alpha=0.45 if ":" in marks else 1)
+        bars.text(0.01, -number, f"{name}  {score:.2f}", va="center", fontsize=9)
+    axis.set(xticks=[1, 2, 3, 4], xticklabels=["equal", "2x", "3x", "4x"], ylim=(0, 0.9))
+    axis.set_xlabel("second photo smaller by")
+    axis.set_title("pose accuracy (mAA at 10 degrees)", fontsize=12)
+    axis.grid(axis="y", alpha=0.3)
+    axis.legend(frameon=False, fontsize=9, loc="lower left")
+    bars.set(yticks=[], xlim=(0, 0.9))
+    bars.set_title("second photo a close-up (true zoom 3)", fontsize=12)
+    for each in (axis, bars):
+        each.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(IMAGES / "pose.png", dpi=110)
+    plt.close(figure)
+
+
+def five_pairs(step: dict) -> float:
+    """Mean over scenes of the mAA at 10 degrees of their first five pairs."""
+    errors = [np.array(scene["errors"][:5])[:, None] for scene in step["scenes"].values()]
+    return float(np.mean([(each <= np.arange(1, 11)).mean() for each in errors]))
+
+
 def sfm_chart() -> None:
     """Images registered by structure from motion, from the rows of all scenes in docs/results.md."""
     rows = re.findall(r"(?m)^\| all \| ([^|]+) \| ([\d.]+) of 120 \((\d+) - (\d+)\)", (DOCS / "results.md").read_text())
@@ -234,6 +279,7 @@ def save(picture: np.ndarray, name: str) -> None:
 if __name__ == "__main__":
     hero()
     zoom_chart()
+    pose_chart()
     sfm_chart()
     tutorials()
     pages()

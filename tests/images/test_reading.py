@@ -305,6 +305,17 @@ class TestLargeImages:
         assert size == (200, 121)
         assert small.shape == (12, 20)
 
+    @pytest.mark.parametrize("large", [0, 10**6])
+    @pytest.mark.parametrize(
+        ("max_size", "factor", "side"),
+        [(None, 0.25, 50), (40, 0.25, 40), (90, 0.25, 50), (90, 2.0, 90), (None, 1, 200)],
+    )
+    def test_no_larger_than_a_fraction(self, photo_of, monkeypatch, large, max_size, factor, side):
+        monkeypatch.setattr(reading, "_LARGE", large)
+        small, size = read_downscaled(photo_of(".png"), max_size, factor)
+        assert size == (200, 120)
+        assert max(small.shape) == side
+
     def test_without_downscaling(self, photo_of):
         path = photo_of(".png")
         np.testing.assert_allclose(read_gray(path), to_gray(read_image(path)), atol=0.003)

@@ -129,7 +129,7 @@ class Extractor:
 
         The region is in pixels of the original image, and so are the keypoints.
         """
-        gray, (width, height) = _read(image, _LARGEST_SIDE, color)
+        gray, (width, height) = _read(image, _LARGEST_SIDE, color, region.factor)
         factor_x, factor_y = gray.shape[1] / width, gray.shape[0] / height
         found = extract_region(gray, region.resized(factor_x, factor_y), self.detector, self.describer)
         keypoints = found.keypoints.resized(1 / factor_x, 1 / factor_y)
@@ -150,10 +150,12 @@ class Extractor:
             yield self.extract(image, color=color)
 
 
-def _read(image: ImageInput, max_size: int | None, color: Color) -> tuple[FloatArray, tuple[int, int]]:
-    """Gray pixels, of files at most this large, and width and height of the original."""
+def _read(
+    image: ImageInput, max_size: int | None, color: Color, factor: float = 1.0
+) -> tuple[FloatArray, tuple[int, int]]:
+    """Gray pixels, of files as ``read_downscaled`` limits them, and width and height of the original."""
     if isinstance(image, str | Path | RemoteImage | FetchedImage):
-        return read_downscaled(image, max_size)
+        return read_downscaled(image, max_size, factor)
     gray = to_gray(image, color)
     return gray, (gray.shape[1], gray.shape[0])
 

@@ -9,6 +9,7 @@ reduced size, and downscaled in strips.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 from collections.abc import Iterator
@@ -154,14 +155,20 @@ def read_gray(path: str | Path) -> FloatArray:
     return read_downscaled(path, None)[0]
 
 
-def read_downscaled(path: str | Path | EncodedImage, max_size: int | None) -> tuple[FloatArray, tuple[int, int]]:
-    """``to_gray`` of a file, downscaled as by ``downscale``, and the width and height of the image before that."""
+def read_downscaled(
+    path: str | Path | EncodedImage, max_size: int | None, factor: float = 1.0
+) -> tuple[FloatArray, tuple[int, int]]:
+    """``to_gray`` of a file, downscaled as by ``downscale``, and the width and height of the image before that.
+
+    ``factor``: below 1, the fraction of its size that is enough, whatever ``max_size``.
+    """
     try:
         data = _read(path)
         size = image_size(data)
         if not size or size[0] * size[1] <= _LARGE:
             gray = to_gray(_decode(data, cv2.IMREAD_UNCHANGED))
-            return downscale(gray, max_size), (gray.shape[1], gray.shape[0])
+            return downscale(gray, _limit(gray.shape, max_size, factor)), (gray.shape[1], gray.shape[0])
+        max_size = _limit(size, max_size, factor)
         try:
             pixels = _decode(data, _reduction(data, size, max_size))
         except ImageError:  # some decoders, that of float TIFF for example, do not convert to gray
@@ -172,6 +179,13 @@ def read_downscaled(path: str | Path | EncodedImage, max_size: int | None) -> tu
         return downscale(to_gray(pixels), max_size), size
     except ImageError as error:
         raise _named(error, path) from error
+
+
+def _limit(size: tuple[int, ...], max_size: int | None, factor: float) -> int | None:
+    if factor >= 1:
+        return max_size
+    enough = math.ceil(max(size) * factor)
+    return enough if max_size is None else min(enough, max_size)
 
 
 def _reduction(data: bytes, size: tuple[int, int], max_size: int | None) -> int:
