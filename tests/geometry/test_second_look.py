@@ -146,6 +146,15 @@ def test_no_region(first, second):
     assert look_again(pair, (never, never)) is pair
 
 
+def test_photos_of_very_different_size():
+    """One has 30 times as many pixels a side, and was described at the size of the other."""
+    pair = pair_of(9000 * RANDOM, 300 * RANDOM, (12000, 9000))
+    pair = replace(pair, first=replace(pair.first, scale=1 / 30), second=replace(pair.second, image_size=(400, 300)))
+    here, there = shared_regions(pair)
+    assert there.factor == pytest.approx(30 * here.factor, rel=0.01)
+    assert max(here.longer, there.longer) == pytest.approx(1024, rel=0.01)
+
+
 def test_nothing_is_enlarged_too_much():
     here, there = shared_regions(pair_of(40 * RANDOM + 100, 20 * RANDOM + 100))
     assert here.factor == pytest.approx(2, rel=0.01)

@@ -38,7 +38,8 @@ _AROUND, _AROUND_PIXELS = 0.1, 8.0
 
 _MOST_ZOOM = 16.0
 _SMALLEST = 16.0
-"""Larger changes of scale, and regions with fewer pixels on the longer side, come of incorrect matches."""
+"""Larger changes of scale, and regions with fewer pixels on the longer side, of the images as they were described, come
+of incorrect matches."""
 
 ExtractRegion: TypeAlias = Callable[[Region], Features]
 """Features of a region of an image."""
@@ -140,13 +141,14 @@ def shared_regions(pair: MatchedImages, size: int = DEFAULT_REGION_SIZE) -> tupl
         return None
     points = [np.asarray(xy[inliers], np.float64) for xy in (pair.found.first_xy, pair.found.second_xy)]
     zoom, degrees = _similarity(*points)
-    if not 1 / _MOST_ZOOM <= zoom <= _MOST_ZOOM:
+    first, second = pair.first.scale, pair.second.scale
+    if not 1 / _MOST_ZOOM <= zoom * second / first <= _MOST_ZOOM:
         return None
     here, there = (
         _region(xy, side.image_size, angle)
         for xy, side, angle in zip(points, (pair.first, pair.second), (0.0, degrees), strict=True)
     )
-    if min(here.longer, there.longer) < _SMALLEST:
+    if min(here.longer * first, there.longer * second) < _SMALLEST:
         return None
     described = max(max(side.image_size) * side.scale for side in (pair.first, pair.second))
     factor = max(size, described) / max(here.longer * zoom, there.longer)
