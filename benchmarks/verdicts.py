@@ -43,7 +43,7 @@ def verify(
     features = sides[0].features, sides[1].features
     pair = MatchedImages(*features, match_and_verify(*features, model, cameras=cameras))
     regions = partial(extract[first[0]], first[1]), partial(extract[second[0]], second[1])
-    return look_again(pair, regions, cameras=cameras).found
+    return look_again(pair, regions, cameras=cameras, other=True).found
 
 
 def overlap(first: PosedImage, second: PosedImage) -> float:

@@ -226,11 +226,13 @@ class TestStereo:
             asked.append((row, region))
             return true_images[row].features
 
-        twice = evaluate_stereo(prepared, true_images, OPTIONS, extract=extract)
-        assert [row for row, _ in asked] == [row for pair in prepared.pairs for row in pair]
-        assert all(max(region.size) <= 320 and region.factor <= 4 for _, region in asked)
-        assert [each.matches for each in twice.results] == [2 * each.matches for each in result.results]
-        assert max(max(each.errors) for each in twice.results) < 0.5
+        for look, times in (("same", 2), ("another method", 3)):  # which looks at the whole images as well
+            asked.clear()
+            again = evaluate_stereo(prepared, true_images, replace(OPTIONS, second_look=look), extract=extract)
+            assert [row for row, _ in asked] == [row for pair in prepared.pairs for row in pair * (times - 1)]
+            assert all(max(region.size) <= 320 and region.factor <= 4 for _, region in asked)
+            assert [each.matches for each in again.results] == [times * each.matches for each in result.results]
+            assert max(max(each.errors) for each in again.results) < 0.5
 
     def test_tuning(self, prepared, true_images):
         """Descriptors so noisy that a strict test leaves nothing to estimate a pose from."""

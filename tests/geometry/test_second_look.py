@@ -13,7 +13,7 @@ from logpolar.features.extractor import Extractor
 from logpolar.features.features import Features
 from logpolar.geometry.homography import warp_points
 from logpolar.geometry.options import EstimationOptions
-from logpolar.geometry.second_look import MatchedImages, look_again, match_images, shared_regions
+from logpolar.geometry.second_look import MatchedImages, look_again, match_images, shared_regions, whole_region
 from logpolar.geometry.two_view import Geometry
 from logpolar.geometry.verification import VerifiedMatches, match_and_verify
 from logpolar.keypoints import Keypoints
@@ -115,6 +115,47 @@ def test_regions_are_what_both_show(first_look, gray, close_up):
     assert here.degrees == 0
     assert here.factor <= 4
     assert max(here.longer, there.longer) == pytest.approx(640, abs=1) or here.factor == 4
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_other_features_find_what_the_first_look_missed(gray, extractor, other):
+    """They look at the whole images, too, at the scale of the first look."""
+    images = gray, gray[40:400, 100:500]
+    sides = [extractor.extract(image) for image in images]
+    none = VerifiedMatches(
+        "homography", Matches.empty(), Geometry(None, np.zeros(0, np.bool_)), *[np.zeros((0, 2))] * 2
+    )
+    pair, asked = MatchedImages(*sides, none), []
+
+    def extract(number, region):
+        asked.append(region)
+        return extractor.extract_region(images[number], region)
+
+    found = look_again(pair, (partial(extract, 0), partial(extract, 1)), other=other).found
+    if not other:
+        assert found is none
+        return
+    assert asked[:2] == [whole_region(side) for side in sides]
+    assert len(found.looks) == 3
+    assert found.geometry.common_scene
+    apart = np.linalg.norm(found.first_xy - found.second_xy - (100, 40), axis=1)
+    assert (apart < 2).mean() > 0.9
+    assert len(apart) > 200
+
+
+def test_features_that_agree_on_nothing_add_nothing(first_look, gray):
+    """The second look sees another picture."""
+    noise = np.random.default_rng(0).uniform(0, 1, gray.shape).astype(np.float32)
+    looking = Extractor("logpolar-96-small", max_keypoints=200, max_size=None, threads=1)
+    extract = partial(looking.extract_region, gray), partial(looking.extract_region, noise)
+    assert look_again(first_look, extract, other=True) is first_look
+
+
+def test_the_whole_image_is_a_region():
+    features = Features(Keypoints.empty(), np.zeros((0, 4), np.float32), (400, 300), 0.5)
+    region = whole_region(features)
+    np.testing.assert_allclose(region.corners()[[0, 2]], [[-0.5, -0.5], [399.5, 299.5]])
+    assert region.longer == 200
 
 
 def pair_of(first: np.ndarray, second: np.ndarray, size=(400, 300)) -> MatchedImages:

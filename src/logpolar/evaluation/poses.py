@@ -209,7 +209,7 @@ def evaluate_stereo(
 ) -> StereoResult:
     """Relative poses of the scene's pairs; they are matched on the device.
 
-    ``extract``: for a second look at each pair; then there is one process, whose networks use all cores.
+    ``extract``: for the second look of the options; then there is one process, whose networks use all cores.
     """
     tasks = pair_tasks(images, progress(prepared.pairs), options, device)
     if extract is None:
@@ -229,8 +229,8 @@ def _stereo(task: PairTask, extract: ExtractRegion | None = None) -> PairResult:
     if extract is not None:
         pair = MatchedImages(first.features, second.features, found)
         regions = partial(extract, task.pair[0]), partial(extract, task.pair[1])
-        size = options.region_size
-        found = look_again(pair, regions, options, options, cameras=cameras, region_size=size, device=task.device).found
+        more = {"other": options.second_look != "same", "region_size": options.region_size, "device": task.device}
+        found = look_again(pair, regions, options, options, cameras=cameras, **more).found  # type: ignore[arg-type]
     assert isinstance(found.geometry, RelativePose)
     errors = estimate_errors(first.camera, second.camera, found.geometry)
     return PairResult(errors, len(found.matches), found.geometry.inlier_count)

@@ -2,8 +2,9 @@
 
 The first matches tell where that region lies in each photo, how much larger one shows it and how it is rotated. All
 keypoints of the second look lie in it, and its features only have to match across what is left: viewpoint and light.
-So there are several times as many correct matches where photos overlap little, or one is a close-up; and the second
-look can have other features than the first, upright keypoints without scale, which find what the first ones miss.
+So there are several times as many correct matches where photos overlap little, or one is a close-up. The second look
+can have other features than the first, upright keypoints without scale, which find what the first ones miss; then it
+looks at the whole photos, too, before it looks at the region.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import cv2
 import numpy as np
@@ -74,8 +75,8 @@ def match_images(
     >>> pair = match_images("a.jpg", "b.jpg")                                   # doctest: +SKIP
     >>> pair.found.geometry.inlier_count                                        # doctest: +SKIP
 
-    ``looks``: the extractor of the whole images, then those of the region that both show; one alone looks once. By
-    default ``logpolar-96`` and ``logpolar-sf``. Make extractors once for many pairs: opening a model takes time.
+    ``looks``: the extractor of the first look, then those of second looks; one alone looks once. By default
+    ``logpolar-96`` and ``logpolar-sf``. Make extractors once for many pairs: opening a model takes time.
     ``region_size``: see ``shared_regions``.
     """
     looks = [Extractor(), Extractor("logpolar-sf")] if looks is None else looks
@@ -83,9 +84,10 @@ def match_images(
     ours, theirs = whole.extract(first), whole.extract(second)
     found = match_and_verify(ours, theirs, model, matching, estimation, cameras=cameras, device=device)
     pair = MatchedImages(ours, theirs, found)
+    options: dict[str, Any] = {"cameras": cameras, "region_size": region_size, "device": device}
     for extractor in others:
         extract = partial(extractor.extract_region, first), partial(extractor.extract_region, second)
-        pair = look_again(pair, extract, matching, estimation, cameras=cameras, region_size=region_size, device=device)
+        pair = look_again(pair, extract, matching, estimation, other=extractor is not whole, **options)
     return pair
 
 
@@ -96,26 +98,46 @@ def look_again(
     estimation: EstimationOptions | None = None,
     *,
     cameras: Cameras | None = None,
+    other: bool = False,
     region_size: int = DEFAULT_REGION_SIZE,
     device: str = "cpu",
 ) -> MatchedImages:
     """Add the matches in the region that both images show, and estimate the geometry again from all of them.
 
-    The pair is returned as it is if its inliers do not show a region, or if no inliers are added.
+    The pair is returned as it is if its inliers do not show a region, or if no inliers are added. ``other``: the second
+    look has other features than the first, so it first looks at the whole images as well.
     """
-    found, sides = pair.found, (pair.first, pair.second)
-    regions = shared_regions(pair, region_size)
-    if found.model == "none" or regions is None:
+    if pair.found.model == "none":
         return pair
+    add = partial(_add, matching=matching, estimation=estimation or EstimationOptions(), cameras=cameras, device=device)
+    if other:
+        pair = add(pair, extract, (whole_region(pair.first), whole_region(pair.second)))
+    regions = shared_regions(pair, region_size)
+    return pair if regions is None else add(pair, extract, regions)
+
+
+def _add(
+    pair: MatchedImages,
+    extract: tuple[ExtractRegion, ExtractRegion],
+    regions: tuple[Region, Region],
+    matching: MatchingOptions | None,
+    estimation: EstimationOptions,
+    cameras: Cameras | None,
+    device: str,
+) -> MatchedImages:
+    """The pair with the matches of these regions, if they agree with each other and add inliers."""
+    found, sides = pair.found, (pair.first, pair.second)
     # The threshold stays one of pixels of the first look, however large the region is seen.
     parts = tuple(
         replace(each(region), scale=side.scale) for each, region, side in zip(extract, regions, sides, strict=True)
     )
     again = match_and_verify(parts[0], parts[1], found.model, matching, estimation, cameras=cameras, device=device)
+    if not again.geometry.common_scene:
+        return pair
     first, second = (_joined(side, part) for side, part in zip(sides, parts, strict=True))
     before = len(pair.first), len(pair.second)
     matches = _joined_matches(found.matches, again.matches, before)
-    geometry = estimate_geometry(found.model, first, second, matches, cameras, estimation or EstimationOptions())
+    geometry = estimate_geometry(found.model, first, second, matches, cameras, estimation)
     if geometry.inlier_count <= found.geometry.inlier_count:
         return pair
     # Guided matches fit by construction: those before them decide whether there is a common scene.
@@ -128,6 +150,12 @@ def look_again(
     return MatchedImages(
         first, second, VerifiedMatches(found.model, matches, geometry, xy[0], xy[1], found.threshold, unguided, counts)
     )
+
+
+def whole_region(features: Features) -> Region:
+    """An image as it was described in the first look."""
+    width, height = features.image_size
+    return Region(((width - 1) / 2, (height - 1) / 2), (width, height), factor=features.scale)
 
 
 def shared_regions(pair: MatchedImages, size: int = DEFAULT_REGION_SIZE) -> tuple[Region, Region] | None:
