@@ -74,8 +74,8 @@ def match(
     right, y down, z forward. Two photos whose matches agree no better than chance are reported as such. --compare
     matches the same keypoints by another descriptor, with the same options, and adds its picture below.
 
-    Once two photos match, they are matched again in the region that both show, at the same scale and rotation, with
-    keypoints of a network (--second-look): it finds several times as many matches where one photo is a close-up.
+    A second look (--second-look) matches the photos again with keypoints of a network, and then the region that both
+    show, at the same scale and rotation: it finds several times as many matches where one photo is a close-up.
     """
     from logpolar.geometry.second_look import match_images
     from logpolar.matching.learned import check_features
@@ -186,7 +186,7 @@ def _text(found: VerifiedMatches) -> str:
 
     geometry, lines = found.geometry, [f"{len(found.matches)} matches"]
     if found.added:
-        lines[0] += f", {found.added} of them by a second look at what both photos show"
+        lines[0] += f", {found.added} of them by a second look"
     if found.model == "none":
         return lines[0]
     agree = f"of them agree with one {MODEL_NAMES[found.model]} ({found.threshold:g} px)"

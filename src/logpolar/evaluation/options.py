@@ -126,8 +126,8 @@ class PhototourismOptions(DetectionOptions, PairMatchingOptions, EstimationOptio
     )
     second_look: str = setting(
         "none",
-        "Stereo: match again in the region that both images show, with this descriptor on its own keypoints, such as "
-        "logpolar-sf; same: the one that is measured; see `logpolar match`.",
+        "Stereo: match again, and in the region that both images show, with this descriptor on its own keypoints, such "
+        "as logpolar-sf; same: the one that is measured; see `logpolar match`.",
     )
     pairs: int = setting(1000, "Image pairs of a scene, drawn at random; 0 takes all.", 0)
     bags_5: int = setting(20, "Multi-view: sets of 5 images of a scene.", 0)

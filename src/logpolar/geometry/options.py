@@ -41,7 +41,7 @@ class SecondLookOptions:
 
     second_look: str = setting(
         "auto",
-        "Match again in the region that both photos show, with the keypoints and descriptors of this model; auto: "
+        "Match again with the keypoints and descriptors of this model, and in the region that both photos show; auto: "
         "logpolar-sf, or its int8 variant if the first model is one; same: the first model; none: look once.",
     )
     region_size: int = setting(
