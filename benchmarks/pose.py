@@ -29,13 +29,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+import logpolar
 from logpolar.evaluation.descriptors.keypoint_sources import KeypointSource, open_source
 from logpolar.evaluation.descriptors.registry import Method, open_method
 from logpolar.evaluation.options import PhototourismOptions
 from logpolar.evaluation.phototourism import read_views
 from logpolar.evaluation.posed_scenes import PosedImage, PosedScene, RowPair
 from logpolar.evaluation.poses import DescribedImage, ExtractRegion, PreparedScene, evaluate_stereo
-from logpolar.features.regions import extract_region
+from logpolar.features.regions import Region, extract_region
 from logpolar.images import to_gray
 from logpolar.keypoints import Keypoints
 from logpolar.settings import DEFAULT_MIN_SIZE, DEFAULT_SPREAD, DEFAULT_THRESHOLDS
@@ -253,7 +254,12 @@ def open_look(
         method = open_fast(options.second_look, device, options.keypoints)
     describer, detector = method.describer, (method.source or source).detector
     assert describer is not None
-    return lambda row, region: extract_region(to_gray(scene.images[row].read()), region, detector, describer)
+
+    @lru_cache(maxsize=256)  # whole images are looked at once for all their pairs
+    def extract(row: int, region: Region) -> logpolar.Features:
+        return extract_region(to_gray(scene.images[row].read()), region, detector, describer)
+
+    return extract
 
 
 def steps_of(text: str | None) -> dict[str, dict[str, Any]]:
