@@ -160,18 +160,15 @@ POSE_CURVES = {
 
 
 def pose_chart() -> None:
-    """Pose accuracy against zoom, on the first five pairs of each scene, which all methods have."""
-    stored = json.loads((DOCS.parent / "benchmarks/results/pose.json").read_text())
+    """Pose accuracy against zoom, on the pairs that all methods have, at most five of a scene."""
+    curves = {name: pose_errors(*place) for name, (place, *_) in POSE_CURVES.items()}
     figure, (axis, bars) = plt.subplots(1, 2, figsize=(10, 3.9), width_ratios=[2.2, 1])
-    for number, (name, ((part, method, step), colour, marks, width)) in enumerate(POSE_CURVES.items()):
-        views = (stored if part == "results" else stored[part])["results"][method]["2048"]
-        scores = {view: five_pairs(steps[step]) for view, steps in views.items() if step in steps}
-        if part != "results":  # at equal size hardly any image is small enough to be enlarged
-            scores["zoom 1"] = five_pairs(stored["lightglue"]["results"][method]["2048"]["zoom 1"]["PoseLib"])
-        zooms = [zoom for zoom in (1, 2, 3, 4) if f"zoom {zoom}" in scores]
-        axis.plot(zooms, [scores[f"zoom {zoom}"] for zoom in zooms], marks, color=colour, linewidth=width, label=name)
+    for number, (name, (_, colour, marks, width)) in enumerate(POSE_CURVES.items()):
+        scores = {view: mean_accuracy(view, curves, name) for view in curves[name]}
+        axis.plot([1, 2, 3, 4], [scores[f"zoom {zoom}"] for zoom in (1, 2, 3, 4)], marks, color=colour,
+                  linewidth=width, label=name)  # fmt: skip
         score = scores["true zoom 3"]
-        bars.barh(-number, score, color=colour, height=0.7, alpha=0.45 if ":" in marks else 1)
+        bars.barh(-number, score, color=colour, height=0.7, alpha=0.45 if ":" in marks else 0.8)
         bars.text(0.01, -number, f"{name}  {score:.2f}", va="center", fontsize=9)
     axis.set(xticks=[1, 2, 3, 4], xticklabels=["equal", "2x", "3x", "4x"], ylim=(0, 0.9))
     axis.set_xlabel("second photo smaller by")
@@ -187,10 +184,23 @@ def pose_chart() -> None:
     plt.close(figure)
 
 
-def five_pairs(step: dict) -> float:
-    """Mean over scenes of the mAA at 10 degrees of their first five pairs."""
-    errors = [np.array(scene["errors"][:5])[:, None] for scene in step["scenes"].values()]
-    return float(np.mean([(each <= np.arange(1, 11)).mean() for each in errors]))
+def pose_errors(part: str, method: str, step: str) -> dict[str, dict[str, list[float]]]:
+    """Errors of pairs by view and scene."""
+    stored = json.loads((DOCS.parent / "benchmarks/results/pose.json").read_text())
+    views = (stored if part == "results" else stored[part])["results"][method]["2048"]
+    steps = {view: own[step] for view, own in views.items() if step in own}
+    if part != "results":  # at equal size hardly any image is small enough to be enlarged
+        steps["zoom 1"] = stored["lightglue"]["results"][method]["2048"]["zoom 1"]["PoseLib"]
+    return {view: {name: scene["errors"] for name, scene in own["scenes"].items()} for view, own in steps.items()}
+
+
+def mean_accuracy(view: str, curves: dict[str, dict[str, dict[str, list[float]]]], name: str) -> float:
+    """Mean over scenes of the mAA at 10 degrees, of the first pairs of each scene, which all methods have."""
+    found = []
+    for scene, errors in curves[name][view].items():
+        count = min(5, *(len(each[view][scene]) for each in curves.values()))
+        found.append((np.array(errors[:count])[:, None] <= np.arange(1, 11)).mean())
+    return float(np.mean(found))
 
 
 def sfm_chart() -> None:
