@@ -76,7 +76,8 @@ def match_images(
     >>> pair.found.geometry.inlier_count                                        # doctest: +SKIP
 
     ``looks``: the extractor of the first look, then those of second looks; one alone looks once. By default
-    ``logpolar-96`` and ``logpolar-sf``. Make extractors once for many pairs: opening a model takes time.
+    ``logpolar-96`` and ``logpolar-sf``. An extractor that is not the first one looks at the whole images, too. Make
+    extractors once for many pairs: opening a model takes time.
     ``region_size``: see ``shared_regions``.
     """
     looks = [Extractor(), Extractor("logpolar-sf")] if looks is None else looks
@@ -144,7 +145,7 @@ def _add(
     geometry = replace(geometry, significance=max(found.geometry.significance, again.geometry.significance))
     unguided = None
     if found.unguided is not None or again.unguided is not None:
-        unguided = _joined_matches(found.unguided or found.matches, again.unguided or again.matches, before)
+        unguided = _joined_matches(found.before_guiding, again.before_guiding, before)
     xy = [np.concatenate([getattr(each, name) for each in (found, again)]) for name in ("first_xy", "second_xy")]
     counts = (*(found.looks or (before,)), (len(parts[0]), len(parts[1])))
     return MatchedImages(

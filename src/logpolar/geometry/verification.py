@@ -48,6 +48,11 @@ class VerifiedMatches:
     looks: tuple[tuple[int, int], ...] = ()  # of several looks: how many keypoints each has, one after the other
 
     @property
+    def before_guiding(self) -> Matches:
+        """The matches as the matcher chose them, before guided matching."""
+        return self.matches if self.unguided is None else self.unguided
+
+    @property
     def added(self) -> int:
         """Matches of second looks, see ``second_look``."""
         return int((self.matches.indices[:, 0] >= self.looks[0][0]).sum()) if self.looks else 0

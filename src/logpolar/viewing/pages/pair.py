@@ -131,7 +131,7 @@ def pair_data(
     pairs = rows[shown]
     patches = [side.patches(pairs[:, number], pattern) for number, side in enumerate(sides)]
     roll, shift, correlation = align_patches(*patches)
-    confidence = _confidence(pairs, found.matches if found.unguided is None else found.unguided)
+    confidence = _confidence(pairs, found.before_guiding)
     nearest = set(map(tuple, candidates.indices.tolist()))
     passed = sum(pair in nearest for pair in map(tuple, rows[ratio <= (matching.ratio or 1)].tolist()))
     return {
@@ -313,7 +313,7 @@ def _funnel(
     sides: tuple[Side, Side], nearest: int, passed: int, found: VerifiedMatches, matching: MatchingOptions, agree: int
 ) -> list[tuple[str, int]]:
     """Names and counts of the steps; ``nearest``: candidates, of which ``passed`` the ratio test."""
-    chosen = len(found.matches if found.unguided is None else found.unguided)
+    chosen = len(found.before_guiding)
     name = "keypoints of all looks, fewer of both" if found.looks else "keypoints, fewer of both"
     steps = [(name, min(len(side.features) for side in sides))]
     if matching.learned:
