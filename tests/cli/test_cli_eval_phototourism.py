@@ -96,6 +96,9 @@ def test_second_look(scene, tmp_path, without_figures):
     assert counts[1] != counts[2]
     assert [each["options"]["second_look"] for each in documents[:2]] == ["none", "same"]
     assert documents[2]["options"]["second_look"]["kind"] == "pair"
+    pair = (scene, "-d", "logpolar-sf", "--no-multi-view")
+    own = [measure(tmp_path, *pair, "--second-look", look)["results"] for look in ("same", "logpolar-sf")]
+    assert own[0] == own[1]
     whole = (scene, "-d", "opencv:ORB", "--no-multi-view", "--second-look", "same", *SMALL, "-o", tmp_path / "whole")
     assert_one_error(run(*whole), "describes whole images, and no regions")
 

@@ -253,6 +253,21 @@ class TestSecondLook:
         assert self.found(*compare, "--second-look", "auto")["second_look"] == 0
         assert_one_error(run_match(*compare, "--second-look", "logpolar-sf"), "--compare needs --second-look same")
 
+    def test_features_of_the_first_look_are_not_matched_twice(self, close_up, tmp_path, photo):
+        """Named again, they are the same: only the region is looked at."""
+        cv2.imwrite(str(tmp_path / "part.png"), photo[60:400, 60:400])
+        found = [
+            self.found(*close_up, "--model", "logpolar-sf", "--second-look", look)
+            for look in ("none", "same", "auto", "logpolar-sf")
+        ]
+        assert found[1]["second_look"] > 0
+        assert found[1] == found[2] == found[3]
+        assert found[1]["a"]["keypoints"] <= 600
+
+    def test_stands_upright_whatever_the_orientation_of_the_first(self, close_up):
+        turned = "--detector", "logpolar", "--orientation", "gradient"
+        assert self.found(*close_up, *turned, "--second-look", "logpolar-96-small")["common_scene"]
+
     def test_model_that_does_not_exist(self, photos):
         assert_one_error(run_match(*photos, "--second-look", "nothing"), "nothing")
 

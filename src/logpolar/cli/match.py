@@ -13,7 +13,7 @@ from logpolar.cli.settings import make_settings, settings_options
 from logpolar.errors import LogpolarError
 from logpolar.geometry.options import EstimationOptions, SecondLookOptions
 from logpolar.matching.options import MatchingOptions, PairMatchingOptions
-from logpolar.settings import DEFAULT_CONTRAST, DetectionOptions
+from logpolar.settings import DEFAULT_CONTRAST, ORIENTATIONS, DetectionOptions
 from logpolar.storage.atomic_io import check_output, check_page, check_picture
 from logpolar.viewing.options import DrawingOptions
 
@@ -132,7 +132,9 @@ def _open_looks(
     if second_look != "none":
         if compare:
             raise LogpolarError("--compare needs --second-look same or none: another model's would mix the two")
-        opened[ours.model.name] += [open_extractor(**extraction | {"model": second_look, "detector": None})]
+        # In the region keypoints stand as in the first photo, whatever the orientation of the first look's.
+        changes = {"model": second_look, "detector": None, "orientation": ORIENTATIONS[0]}
+        opened[ours.model.name] += [open_extractor(**extraction | changes)]
     return opened
 
 

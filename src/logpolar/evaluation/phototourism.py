@@ -115,6 +115,8 @@ class PhotoTourism(Protocol):
                 name, images = scene.scene.name, self._describe(method, scene)
                 progress = bar(f"{name}, {method.name}, matching", "pair")
                 extract = None if options.second_look == "none" else self._look_again(method, scene)
+                if self._second is not None and self._second.identity == method.identity:
+                    options = replace(options, second_look="same")
                 found.stereo[name] = evaluate_stereo(scene, images, options, jobs, progress, device, extract)
                 if self._multi_view:
                     found.multi_view[name] = evaluate_multi_view(scene, images, options, jobs, progress, device)

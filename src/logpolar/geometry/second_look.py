@@ -76,7 +76,7 @@ def match_images(
     >>> pair.found.geometry.inlier_count                                        # doctest: +SKIP
 
     ``looks``: the extractor of the first look, then those of second looks; one alone looks once. By default
-    ``logpolar-96`` and ``logpolar-sf``. An extractor that is not the first one looks at the whole images, too. Make
+    ``logpolar-96`` and ``logpolar-sf``. One of other features than the first looks at the whole images, too. Make
     extractors once for many pairs: opening a model takes time.
     ``region_size``: see ``shared_regions``.
     """
@@ -88,7 +88,8 @@ def match_images(
     options: dict[str, Any] = {"cameras": cameras, "region_size": region_size, "device": device}
     for extractor in others:
         extract = partial(extractor.extract_region, first), partial(extractor.extract_region, second)
-        pair = look_again(pair, extract, matching, estimation, other=extractor is not whole, **options)
+        other = extractor.settings != whole.settings
+        pair = look_again(pair, extract, matching, estimation, other=other, **options)
     return pair
 
 
