@@ -51,8 +51,8 @@ _CAMERA = "Camera of the {} photo, to print the pose: 'exif', or as COLMAP write
 @click.option(
     "--compare",
     metavar="SPEC",
-    help="Also match with this descriptor: rootsift, a model, ...; see `eval`. Both look once, or with --second-look "
-    "same twice.",
+    help="Also match with this descriptor: rootsift, a model, ...; see `eval`. Both look once; with "
+    "--second-look same, twice.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def match(
