@@ -7,10 +7,11 @@ import cv2
 import numpy as np
 import onnx
 import pytest
+import torch
 
 from logpolar.errors import ImageError, ModelError
 from logpolar.models import load_model
-from logpolar.models.detectors import NetworkDetector
+from logpolar.models.detectors import NetworkDetector, check_image
 from logpolar.models.files import load_detector
 from logpolar.settings import DEFAULT_MODEL
 
@@ -133,6 +134,15 @@ def test_halves_of_a_model_pair_are_not_mixed_up(detector_file):
         NetworkDetector("nothing-of-that-name")
     with pytest.raises(ModelError, match=f"no detector '{DEFAULT_MODEL}'"):
         NetworkDetector(DEFAULT_MODEL)
+
+
+def test_the_network_in_torch_has_the_same_scores():
+    image = check_image()
+    with torch.inference_mode():
+        scores = load_detector("logpolar").network()(torch.from_numpy(image)[None])[0]
+    np.testing.assert_allclose(scores, NetworkDetector("logpolar").network_scores(image), atol=2e-4)
+    with pytest.raises(ModelError, match="use its parent 'logpolar'"):
+        load_detector("logpolar-int8").network()
 
 
 def test_a_graph_that_gives_something_else_is_damaged(detector_file, gray):

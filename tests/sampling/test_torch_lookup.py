@@ -260,3 +260,16 @@ class TestInvariance:
         pattern = LogPolar(lambda_)
         after = sample_patches(half, keypoints.resized(0.5, 0.5), pattern)
         assert correlation(sample_patches(gray, keypoints, pattern), after).mean() >= 0.98
+
+
+@pytest.mark.parametrize("shape", [(40, 64), (33, 17)])
+def test_stacked_images_give_the_same_patches(shape):
+    images = np.random.default_rng(0).random((3, *shape)).astype(np.float32)
+    keypoints = [random_keypoints(5, shape[1], shape[0], seed, margin=3) for seed in range(3)]
+    expected = torch_patches(images, keypoints, LogPolar())
+    stacked = TorchPyramids.stacked(torch.from_numpy(images))
+    index = torch.arange(3).repeat_interleave(5)
+    columns = (
+        torch.cat([torch.from_numpy(getattr(each, name)) for each in keypoints]) for name in ("xy", "size", "angle")
+    )
+    np.testing.assert_allclose(stacked.sample(index, *columns, LogPolar()).numpy(), expected, atol=1e-6)

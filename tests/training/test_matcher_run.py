@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import _thread
-from dataclasses import dataclass, replace
-from itertools import islice
-from pathlib import Path
-from types import SimpleNamespace
+from dataclasses import replace
 
 import cv2
 import numpy as np
@@ -16,12 +13,14 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from logpolar.errors import LogpolarError, StorageError
+from logpolar.keypoints import Keypoints
 from logpolar.models import load_model
-from logpolar.models.matcher_cards import MatcherOptions
+from logpolar.models.files import load_detector
+from logpolar.models.matcher_cards import MatcherOptions, keypoint_table
 from logpolar.models.matcher_files import load_matcher
 from logpolar.storage.atomic_io import Lock
-from logpolar.training import matcher_run
-from logpolar.training.matcher_data import PairSampler, gather
+from logpolar.training import matcher_data, matcher_run
+from logpolar.training.matcher_data import PairSampler, ViewPool, gather
 from logpolar.training.matcher_loop import MatcherTrainer, learning_rate
 from logpolar.training.matcher_options import (
     MatcherBatch,
@@ -31,19 +30,15 @@ from logpolar.training.matcher_options import (
     MatcherRun,
     ViewsOptions,
 )
-from logpolar.training.matcher_plan import MadeViews, make_plan, run_task
-from logpolar.training.matcher_run import Prepared, Refreshed, prepare, train_matcher
+from logpolar.training.matcher_plan import ViewPlan, make_plan
+from logpolar.training.matcher_run import train_matcher
+from logpolar.training.matcher_sources import read_sources
 from logpolar.training.matcher_validation import Counts, validate
-from logpolar.training.matcher_views import SourceFile
+from logpolar.training.matcher_views import ViewMaker, Views
 from logpolar.training.stopping import Stopped
 
-
-@dataclass
-class Clock:
-    now: float = 0.0
-
-    def pass_time(self, seconds: float) -> None:
-        self.now += seconds
+SIDE = 96
+"""Of the views."""
 
 
 @pytest.fixture(scope="module")
@@ -56,130 +51,109 @@ def config(tmp_path_factory) -> MatcherConfig:
     return MatcherConfig(
         descriptor="logpolar-96-small",
         data=MatcherData(photos=(str(folder / "*.png"),)),
-        views=ViewsOptions(photo_views=2, keypoints=24, max_zoom=1.3, turned=0.0, altered=0.0, refresh=0.0),
+        views=ViewsOptions(photo_views=3, keypoints=24, size=SIDE, max_zoom=1.3, altered=0.0, new=0),
         network=MatcherOptions(width=16, heads=2, layers=2),
         batch=MatcherBatch(pairs=3, keypoints=16),
         optimisation=MatcherOptimisation(steps=4, warm_up=2),
-        run=MatcherRun(device="cpu", jobs=1, checkpoint_every=2, report_every=2),
+        run=MatcherRun(device="cpu", checkpoint_every=2, report_every=2),
     )
 
 
 @pytest.fixture(scope="module")
-def prepared(config) -> Prepared:
-    return prepare(config, load_model("logpolar-96-small"), torch.device("cpu"), lambda words: None)
+def plan(config) -> ViewPlan:
+    return make_plan(config.data, config.views)
+
+
+@pytest.fixture(scope="module")
+def maker(config, plan) -> ViewMaker:
+    sources = read_sources(plan.files, 1024, torch.device("cpu"))
+    return ViewMaker(sources, config.views, load_detector("logpolar"), load_model(config.descriptor))
+
+
+@pytest.fixture(scope="module")
+def views(config, plan, maker) -> Views:
+    made, generator = Views.none(6, config.views, torch.device("cpu")), torch.Generator().manual_seed(0)
+    made.store(torch.arange(6), maker.make(torch.from_numpy(plan.owners), torch.zeros(6).bool(), generator))
+    return made
+
+
+@pytest.fixture
+def ready(views, monkeypatch) -> None:
+    """Runs get views that are already there: describing takes longest."""
+    monkeypatch.setattr(matcher_run, "read_sources", lambda *arguments: None)
+    monkeypatch.setattr(matcher_run, "ViewMaker", lambda *arguments: None)
+    monkeypatch.setattr(ViewPool, "reach", lambda self, step: views)
 
 
 class TestPlan:
     def test_pairs_views_of_a_photo(self, config):
         plan = make_plan(config.data, config.views)
-        assert plan.pairs["photo"].values().__len__() == 2
-        assert plan.starts.tolist() == [0, 2]
-        assert [task.seed for task in plan.tasks(config.views, 5)] == [(5, 0, 0), (5, 0, 1), (5, 1, 0), (5, 1, 1)]
+        assert len(plan.pairs["photo"]) == 2
+        assert plan.starts.tolist() == [0, 3]
+        assert plan.owners.tolist() == [0, 0, 0, 1, 1, 1]
 
     def test_missing_files_are_told(self, config):
         with pytest.raises(LogpolarError, match="no such file"):
             make_plan(MatcherData(photos=("nowhere/*.jpg",)), config.views)
 
-    def test_a_detector_shares_the_views_or_has_them_all(self, config):
-        for sift, expected in ((True, ["", "logpolar"] * 4), (False, ["logpolar"] * 8)):
-            options = replace(config.views, photo_views=4, detector="logpolar", sift=sift)
-            assert [task.detector for task in make_plan(config.data, options).tasks(options, 0)] == expected
-        with pytest.raises(ValueError, match="without SIFT"):
-            ViewsOptions(sift=False)
-
 
 class TestBatches:
-    def test_steps_are_determined_by_seed_and_number(self, config, prepared):
-        sampler = PairSampler(prepared.plan, prepared.views, config)
-        views, variants, _ = sampler.choose(7)
-        again = PairSampler(prepared.plan, prepared.views, config).choose(7)
-        np.testing.assert_array_equal(views, again[0])
+    def test_steps_are_determined_by_seed_and_number(self, config, plan):
+        views, _ = PairSampler(plan, config).choose(7)
+        again, _ = PairSampler(plan, config).choose(7)
+        np.testing.assert_array_equal(views, again)
         assert (views[:, 0] != views[:, 1]).all()  # two views of one photo
-        assert (views[:, 0] // 2 == views[:, 1] // 2).all()
-        assert set(variants.tolist()) <= {0, 1, 2}
+        assert (views[:, 0] // 3 == views[:, 1] // 3).all()
 
-    def test_the_last_steps_have_more_keypoints_and_fewer_pairs(self, config, prepared):
+    def test_the_last_steps_have_more_keypoints_and_fewer_pairs(self, config, plan, views):
         crowded = replace(config, batch=replace(config.batch, keypoints=8, late=0.5))
-        sampler = PairSampler(prepared.plan, prepared.views, crowded)
-        shapes = [tuple(sampler.draw(step).xy.shape) for step in range(4)]
+        sampler = PairSampler(plan, crowded)
+        shapes = [tuple(sampler.draw(step, views).xy.shape) for step in range(4)]
         assert shapes == [(6, 8, 2), (6, 8, 2), (2, 16, 2), (2, 16, 2)]
         assert [crowded.pairs_before(step) for step in range(5)] == [0, 3, 6, 7, 8]
 
-    def test_a_view_matches_itself(self, config, prepared):
-        batch = gather(prepared.views, torch.tensor([[0, 0]]), torch.tensor([0]), config.batch)
-        used = batch.mask[0] & (prepared.views.depth[0][batch.rows[0]] > 0)
+    def test_a_view_matches_itself(self, config, views):
+        batch = gather(views, torch.tensor([[0, 0]]), config.batch, SIDE)
+        used = batch.mask[0] & (views.depth[0][batch.rows[0]] > 0)
+        assert used.sum() > 4
         assert batch.truth.match[0][used].tolist() == torch.arange(16)[used].tolist()
 
-    def test_descriptors_are_of_unit_length_and_padding_is_not_used(self, prepared):
-        lengths = prepared.views.descriptors.float().norm(dim=-1)
-        assert torch.allclose(lengths[prepared.views.used], torch.ones(()), atol=2e-3)
+    def test_descriptors_are_of_unit_length_and_padding_is_not_used(self, views):
+        lengths = views.descriptors.float().norm(dim=-1)
+        assert torch.allclose(lengths[views.used], torch.ones(()), atol=2e-3)
+
+    def test_a_matcher_sees_keypoints_as_in_use(self, config, views):
+        batch = gather(views, torch.tensor([[0, 3]]), config.batch, SIDE)
+        for xy, table in zip(batch.xy, batch.table, strict=True):
+            expected = keypoint_table(Keypoints.from_points(xy.numpy(), 6.0, 0.0), (SIDE, SIDE))
+            np.testing.assert_allclose(table, expected, atol=1e-6)
 
 
-class TestRefresh:
-    def test_views_are_replaced_while_batches_are_drawn(self, config, monkeypatch):
-        monkeypatch.setattr(matcher_run, "CHUNK", 2)
-        model = load_model(config.descriptor)
-        prepared = prepare(config, model, torch.device("cpu"), lambda words: None)
-        before = prepared.views.xy.clone()
-        batches = Refreshed(replace(config, views=replace(config.views, refresh=1.0)), prepared)
-        for step in range(10000):
-            batches.draw(step)
-            if batches.count >= 4:
-                break
-        batches.close()
-        changed = (prepared.views.xy != before).flatten(1).any(dim=1)
-        assert changed.all()
-        again = gather(prepared.views, torch.tensor([[3, 3]]), torch.tensor([0]), replace(config.batch, noise=0.0))
-        assert (again.truth.match[0][again.truth.matched[0]] == torch.arange(16)[again.truth.matched[0]]).all()
-        assert again.truth.matched[0].sum() > 4
+class TestPool:
+    def test_steps_replace_views_one_after_another(self, config, plan, maker, monkeypatch):
+        monkeypatch.setattr(matcher_data, "CHUNK", 2)
+        pool = ViewPool(plan, maker, replace(config, views=replace(config.views, new=1)), torch.device("cpu"))
+        before = pool.reach(0).xy.clone()
+        counts = []
+        for step in range(7):
+            changed = (pool.reach(step).xy != before).flatten(1).any(dim=1)
+            counts.append(int(changed.sum()))
+        assert counts == [0, 0, 2, 2, 4, 4, 6]
 
-    def test_replacing_views_takes_its_share_of_the_time(self, config, prepared, monkeypatch):
-        clock = Clock()
-        monkeypatch.setattr(matcher_run, "time", SimpleNamespace(perf_counter=lambda: clock.now))
-        batches = Refreshed(replace(config, views=replace(config.views, refresh=0.2)), prepared)
-        batches.close()
-        always = SimpleNamespace(ready=lambda count: [None] * count)
-        monkeypatch.setattr(batches, "_views", always)
-        monkeypatch.setattr(batches, "_store", SimpleNamespace(store=lambda ready: clock.pass_time(3)))
-        monkeypatch.setattr(batches, "_draw", lambda step: clock.pass_time(1))
-        for step in range(1000):
-            batches.draw(step)
-        spent = 3 * batches.count / matcher_run.CHUNK
-        assert 0.19 < spent / clock.now < 0.21
-
-    def test_new_views_are_new_each_time(self, config):
-        plan = make_plan(config.data, config.views)
-        first = list(islice(plan.new_tasks(config.views, 0), 8))
-        assert sorted(task.number for task in first[:4]) == [0, 1, 2, 3]
-        assert len({task.seed for task in first}) == 8
-
-    def test_every_second_view_has_keypoints_of_the_detector(self, config):
-        views = replace(config.views, photo_views=4, detector="logpolar")
-        plan = make_plan(config.data, views)
-        tasks = plan.tasks(views, 0)
-        assert [task.detector for task in tasks[:4]] == ["", "logpolar", "", "logpolar"]
-        view = run_task(tasks[1])
-        assert len(np.unique(view.keypoints.size)) == 1
-        sampler = PairSampler(plan, None, replace(config, views=views, run=replace(config.run, compile=False)))
-        pairs, _, _ = sampler.choose(0)
-        assert (pairs[:, 0] % 2 == pairs[:, 1] % 2).all()
-        assert (pairs[:, 0] != pairs[:, 1]).all()
-
-    def test_mistakes_of_processes_are_raised(self, config):
-        (task, *_) = make_plan(config.data, config.views).tasks(config.views, 0)
-        made = MadeViews([task._replace(file=SourceFile(Path("nowhere.png")))], 1, 4)
-        with pytest.raises(LogpolarError, match="nowhere"):
-            list(made)
-
-    def test_too_few_views_for_two_detectors(self):
-        with pytest.raises(ValueError, match="photo_views of at least 4"):
-            ViewsOptions(photo_views=2, detector="logpolar")
+    def test_a_resumed_run_has_the_same_views(self, config, plan, maker, monkeypatch):
+        monkeypatch.setattr(matcher_data, "CHUNK", 2)
+        config = replace(config, views=replace(config.views, new=1))
+        whole, resumed = (ViewPool(plan, maker, config, torch.device("cpu")) for _ in range(2))
+        for step in range(6):
+            whole.reach(step)
+        assert torch.equal(whole.views.xy, resumed.reach(5).xy)
+        assert torch.equal(whole.views.depth.nan_to_num(), resumed.views.depth.nan_to_num())
 
 
-def test_noise_moves_descriptors_no_farther_than_its_length(config, prepared):
-    given = torch.tensor([[0, 1]]), torch.tensor([0])
-    plain = gather(prepared.views, *given, replace(config.batch, noise=0.3))
-    noisy = gather(prepared.views, *given, replace(config.batch, noise=0.3), torch.Generator().manual_seed(2))
+def test_noise_moves_descriptors_no_farther_than_its_length(config, views):
+    pair = torch.tensor([[0, 1]])
+    plain = gather(views, pair, replace(config.batch, noise=0.3), SIDE)
+    noisy = gather(views, pair, replace(config.batch, noise=0.3), SIDE, torch.Generator().manual_seed(2))
     order = [row.tolist().index(place) for row, places in zip(plain.rows, noisy.rows, strict=True) for place in places]
     same = plain.descriptors.float()[torch.arange(2).repeat_interleave(16), order].reshape(2, 16, -1)
     moved = (noisy.descriptors.float() - same).norm(dim=-1)[noisy.mask]
@@ -187,25 +161,21 @@ def test_noise_moves_descriptors_no_farther_than_its_length(config, prepared):
     assert moved.max() < 0.31
 
 
-def test_perfect_matches_count_as_such(config, prepared):
-    batch = gather(prepared.views, torch.tensor([[0, 0]]), torch.tensor([0]), config.batch)
+def test_perfect_matches_count_as_such(config, views):
+    batch = gather(views, torch.tensor([[0, 0]]), config.batch, SIDE)
     counts = Counts()
     counts.add(batch, batch.truth.matched, batch.truth.match, batch.truth.matched)
     figures = counts.figures()
     assert figures["precision"] == figures["recall"] == figures["sure_precision"] == 1
 
 
-def test_validation_compares_with_nearest_neighbours(config, prepared, tmp_path):
+def test_validation_compares_with_nearest_neighbours(config, views):
     from logpolar.models.matcher_network import MatcherNetwork
 
-    pairs, options = {"plain": np.array([[0, 1], [2, 3]])}, replace(config.batch, upright=0.0)
-    figures = validate(MatcherNetwork(config.network), prepared.views, pairs, options, 24, tmp_path / "m.npz")
-    assert set(figures) == {
-        f"plain/{kind}/{method}" for kind in ("detected", "fixed") for method in ("learned", "nearest")
-    }
-    with np.load(tmp_path / "m.npz") as stored:
-        assert len(stored["about"]) == 8
-        assert stored["xy"].shape == (len(stored["pair"]), 4)
+    pairs = {"plain": np.array([[0, 1], [3, 4]]), "warped": np.array([[0, 2]])}
+    figures = validate(MatcherNetwork(config.network), views, pairs, config)
+    assert set(figures) == {f"{kind}/{method}" for kind in ("plain", "warped") for method in ("learned", "nearest")}
+    assert 0.5 < figures["plain/nearest"]["precision"] <= 1
 
 
 def test_the_learning_rate_rises_and_falls():
@@ -215,8 +185,7 @@ def test_the_learning_rate_rises_and_falls():
     assert learning_rate(100, options) == pytest.approx(0.1)
 
 
-def test_a_run_is_resumed_and_writes_a_matcher(config, prepared, tmp_path, monkeypatch):
-    monkeypatch.setattr(matcher_run, "prepare", lambda *arguments, **more: prepared)  # describing takes longest
+def test_a_run_is_resumed_and_writes_a_matcher(config, ready, tmp_path):
     said: list[str] = []
     stopped = train_matcher(replace(config, run=replace(config.run, seconds=1e-9)), tmp_path, say=said.append)
     assert (stopped.model, stopped.step) == (None, 1)
@@ -230,8 +199,7 @@ def test_a_run_is_resumed_and_writes_a_matcher(config, prepared, tmp_path, monke
         train_matcher(replace(config, network=MatcherOptions(width=24, heads=2, layers=2)), tmp_path, say=said.append)
 
 
-def test_ctrl_c_keeps_the_steps_that_are_done(config, prepared, tmp_path, monkeypatch):
-    monkeypatch.setattr(matcher_run, "prepare", lambda *arguments, **more: prepared)
+def test_ctrl_c_keeps_the_steps_that_are_done(config, ready, tmp_path, monkeypatch):
     original = MatcherTrainer.advance
 
     def press(self):
@@ -251,8 +219,7 @@ def test_ctrl_c_keeps_the_steps_that_are_done(config, prepared, tmp_path, monkey
 
 
 @pytest.mark.parametrize("damage", ["step", "about", "metadata", "shape"])
-def test_damaged_checkpoints_are_told(config, prepared, tmp_path, monkeypatch, damage):
-    monkeypatch.setattr(matcher_run, "prepare", lambda *arguments, **more: prepared)
+def test_damaged_checkpoints_are_told(config, ready, tmp_path, damage):
     once = replace(config, run=replace(config.run, seconds=1e-9))
     train_matcher(once, tmp_path, say=lambda line: None)
     path = tmp_path / "checkpoint-0.safetensors"

@@ -49,6 +49,7 @@ from logpolar.types import FloatArray
 if TYPE_CHECKING:
     import onnx
 
+    from logpolar.models.detector_network import DetectorNetwork
     from logpolar.models.network import DescriptorNetwork
 
 _FORMAT, _DETECTOR_FORMAT, MATCHER_FORMAT, _VERSION = "logpolar-model", "logpolar-detector", "logpolar-matcher", "3"
@@ -133,6 +134,23 @@ class DetectorModel:
     def check_graph(self) -> None:
         """Raise ``ModelError`` unless the graph is the network of the card, with these weights; see ``graphs``."""
         _check_graph(self)
+
+    def network(self) -> DetectorNetwork:
+        """The network in torch, in evaluation mode."""
+        if self.card.variant:
+            raise ModelError(
+                f"detector '{self.name}': torch does not run it; use its parent '{self.card.variant.parent}'"
+            )
+        try:
+            import torch
+
+            from logpolar.models.detector_network import DetectorNetwork
+        except ImportError as error:
+            raise MissingExtraError("the torch runtime", "torch") from error
+        network = DetectorNetwork(self.card.network)
+        weights = {name: torch.tensor(values).float() for name, values in self.weights.items()}
+        network.unfold(weights, torch.zeros(1, 64, 64))
+        return network.eval()
 
 
 def onnx_graph(model: Model | DetectorModel) -> onnx.ModelProto:

@@ -29,7 +29,7 @@ class TorchPyramids:
         device: torch.device | str | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        depth = max(((max(image.shape) - 1).bit_length() + 1 for image in images), default=1)
+        depth = max((_depth(image) for image in images), default=1)
         table: list[list[tuple[int, int, int]]] = []  # for each image and level: first pixel, width, height
         pieces, offset = [], 0
         for image in images:
@@ -43,6 +43,21 @@ class TorchPyramids:
         self._pixels = (torch.cat(pieces) if pieces else torch.zeros(0, dtype=dtype)).to(device)
         self._values = torch.promote_types(dtype, torch.float32)
         self._table = torch.tensor(table, dtype=torch.int64, device=self._pixels.device).reshape(-1, depth, 3)
+
+    @classmethod
+    def stacked(cls, images: Tensor) -> TorchPyramids:
+        """Of images (N, height, width), on their device and in their type: all at once."""
+        made = cls([])
+        levels = _gaussian_pyramid(images, _depth(images[0]))
+        sizes = torch.tensor([level.shape[:0:-1] for level in levels], device=images.device)  # (levels, 2)
+        counts = sizes.prod(dim=1)
+        starts = (len(images) * (counts.cumsum(0) - counts))[None] + torch.arange(len(images), device=images.device)[
+            :, None
+        ] * counts
+        made._pixels = torch.cat([level.reshape(-1) for level in levels]).to(images.dtype)
+        made._values = torch.promote_types(images.dtype, torch.float32)
+        made._table = torch.cat([starts[..., None], sizes.expand(len(images), -1, -1)], dim=-1)
+        return made
 
     def __len__(self) -> int:
         return len(self._table)
@@ -101,9 +116,16 @@ class TorchPyramids:
         return torch.lerp(above, below, weight_y)
 
 
+def _depth(image: Tensor) -> int:
+    """Number of levels, the last of one pixel."""
+    return (max(image.shape) - 1).bit_length() + 1
+
+
 def _gaussian_pyramid(image: Tensor, depth: int) -> list[Tensor]:
+    """Levels of an image (height, width) or of many (N, height, width)."""
     levels = [image if image.dtype == torch.float64 else image.to(torch.float32)]
-    halve = _halve_on_cpu if image.device.type == "cpu" and not image.requires_grad else _halve
+    plain = image.device.type == "cpu" and not image.requires_grad and image.ndim == 2
+    halve = _halve_on_cpu if plain else _halve
     while len(levels) < depth:
         levels.append(halve(levels[-1]))
     return levels
@@ -116,12 +138,13 @@ def _halve_on_cpu(image: Tensor) -> Tensor:
 
 def _halve(image: Tensor) -> Tensor:
     """What ``cv2.pyrDown`` does: the filter (1 4 6 4 1) / 16 both ways, then every second pixel from the first on."""
-    for axis in (0, 1):
+    for axis in (-2, -1):
         length = image.shape[axis]
         ends = torch.tensor([-2, -1, length, length + 1], device=image.device, dtype=torch.float32)
         outer = image.index_select(axis, reflect(ends, length).long())
         padded = torch.cat([outer.narrow(axis, 0, 2), image, outer.narrow(axis, 2, 2)], dim=axis)
         # Sums of slices rather than a convolution, which would round to TF32 and tune itself to every image's shape.
-        a, b, c, d, e = (padded.narrow(axis, k, length)[:: 2 - axis, :: 1 + axis] for k in range(5))
+        taps = [padded.narrow(axis, k, length) for k in range(5)]
+        a, b, c, d, e = (tap[..., ::2, :] if axis == -2 else tap[..., ::2] for tap in taps)
         image = (a + e + 4 * (b + d) + 6 * c) / 16
     return image

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from logpolar.sampling.patterns import SamplePoints
 from logpolar.sampling.torch_lookup import TorchPyramids
+from logpolar.training.depth_maps import DepthMaps
 from logpolar.training.detector_options import CropOptions
 
 _TRIES = 16
@@ -57,11 +58,8 @@ class DetectorData:
         copies: int = 0,
     ) -> None:
         self.pyramids, self.copies, self.originals = pyramids, copies, len(inverse_depths)
-        maps = [np.zeros((1, 1), np.float16) if each is None else each for each in inverse_depths]
-        ends = np.cumsum([each.size for each in maps])
-        table = [(end - each.size, each.shape[1], each.shape[0]) for end, each in zip(ends, maps, strict=True)]
-        self._depth_table = torch.tensor(table, dtype=torch.int64, device=device).reshape(-1, 3)
-        self._depths = torch.from_numpy(np.concatenate([each.reshape(-1) for each in maps])).to(device)
+        maps = [np.zeros((0, 0), np.float16) if each is None else each for each in inverse_depths]
+        self._depths = DepthMaps(maps, device)
         self.images = [torch.from_numpy(each.images).to(device) for each in sources]
         self.transfers = [torch.from_numpy(each.transfers).to(device) for each in sources]
         self.has_depth = [each.has_depth for each in sources]
@@ -75,12 +73,7 @@ class DetectorData:
 
     def inverse_depth(self, image: Tensor, xy: Tensor) -> Tensor:
         """(N, K) of the nearest known pixel of originals (N,) at positions (N, K, 2); 0 where unknown."""
-        offset, width, height = (column[:, None] for column in self._depth_table[image % self.originals].unbind(1))
-        factor = torch.stack([width, height], dim=-1) / self.sizes(image)[:, None]
-        place = ((xy + 0.5) * factor - 0.5).round().long()
-        x, y = place[..., 0].clamp(min=0), place[..., 1].clamp(min=0)
-        index = offset + torch.minimum(y, height - 1) * width + torch.minimum(x, width - 1)
-        return self._depths[index].float()
+        return self._depths.nearest(image % self.originals, xy, self.sizes(image))
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from logpolar.models import shipped_models
+from logpolar.models.files import shipped_detectors
 from logpolar.models.matcher_files import DEFAULT_ALIAS, shipped_matchers
 from logpolar.training.config import parse_config, read_section, refuse_unknown, typed
 from logpolar.training.matcher_options import MatcherConfig, MatcherData
@@ -46,6 +47,9 @@ def make_matcher_config(table: dict[str, Any], folder: Path) -> MatcherConfig:
     descriptor = titles.get("descriptor", base.descriptor)
     if descriptor not in shipped_models():
         titles["descriptor"] = str(folder.absolute() / descriptor)
+    views = sections["views"]
+    if views.detector not in shipped_detectors():
+        sections["views"] = replace(views, detector=str(folder.absolute() / views.detector))
     if titles.get("init") and titles["init"] not in (DEFAULT_ALIAS, *shipped_matchers()):
         titles["init"] = str(folder.absolute() / titles["init"])
     return replace(base, **titles, **sections)

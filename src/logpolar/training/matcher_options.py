@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from logpolar.models.matcher_cards import MatcherOptions
-from logpolar.settings import DEFAULT_MODEL, setting
+from logpolar.settings import setting
 
 
 @dataclass(frozen=True)
@@ -23,38 +23,25 @@ class MatcherData:
 
 @dataclass(frozen=True)
 class ViewsOptions:
-    """How images become views."""
+    """How images become views: on the device, all the time."""
 
-    scene_views: int = setting(4, "Views of a scene's image; the first is the image as it is.", 1)
-    photo_views: int = setting(6, "Views of a photo.", 2)
-    aligned_views: int = setting(4, "Views of an aligned image; the first is the image as it is.", 1)
+    detector: str = setting("logpolar", "Network detector, shipped or a file, that finds the keypoints.")
+    scene_views: int = setting(4, "Views of a scene's image.", 1)
+    photo_views: int = setting(4, "Views of a photo.", 2)
+    aligned_views: int = setting(4, "Views of an aligned image.", 1)
+    new: int = setting(8, "Views that a step, on the average, replaces by new ones of the same images; 0: none.", 0)
+    size: int = setting(512, "Pixels: side of a view, a multiple of 8.", 64)
     max_size: int = setting(1024, "Larger images are downscaled to this longer side, in pixels.", 64)
-    max_zoom: float = setting(4.0, "Views are smaller, or show a smaller part, by up to this factor.", 1)
-    turned: float = setting(0.2, "Fraction of views at any rotation; the others are within 15 degrees.", 0, 1)
-    max_tilt: float = setting(0.2, "Largest displacement of a view's corners, as a fraction of its sides.", 0, 0.5)
+    max_zoom: float = setting(2.0, "Views show things larger or smaller than they fit by up to this factor.", 1)
+    max_turn: float = setting(15.0, "Largest rotation, in degrees: keypoints are upright.", 0, 180)
+    max_tilt: float = setting(0.2, "Largest displacement of a view's corners, as a fraction of half its side.", 0, 0.5)
     altered: float = setting(0.3, "Fraction of views under other conditions: night, haze, blur, noise.", 0, 1)
+    copies: int = setting(1, "Copies of each image under other conditions, made before training.", 0)
     keypoints: int = setting(1024, "Keypoints kept of a view.", 8)
-    detector: str = setting("", "Network detector, shipped or a file, of every second view; empty: SIFT for all.")
-    sift: bool = setting(True, "SIFT for the other half of the views; false: the network detector for all.")
-    refresh: float = setting(
-        0.2,
-        "Fraction of the time, at most, that goes into replacing views by new ones that processes make. What a step "
-        "sees then depends on their speed; 0: views are made once, and it depends on the seed alone.",
-        0,
-        1,
-    )
-    fixed_size: float = setting(6.0, "Pixels: size of keypoints whose size is ignored.", 1)
 
     def __post_init__(self) -> None:
-        if not (self.detector or self.sift):
-            raise ValueError("views without SIFT need a detector")
-        if len(self.detectors) > 1 and min(self.photo_views, 2 * self.scene_views, 2 * self.aligned_views) < 4:
-            raise ValueError("a detector of every second view needs photo_views of at least 4, and 2 of the others")
-
-    @property
-    def detectors(self) -> list[str]:
-        """Of the views of an image in turn; empty: SIFT."""
-        return [""] * self.sift + [self.detector] * bool(self.detector)
+        if self.size % 8:
+            raise ValueError(f"size must be a multiple of 8, not {self.size}")
 
 
 @dataclass(frozen=True)
@@ -64,12 +51,8 @@ class MatcherBatch:
     pairs: int = setting(128, "Pairs of views in a batch.", 1)
     keypoints: int = setting(512, "Keypoints of a view.", 8)
     late: float = setting(0.3, "Fraction of the steps, the last ones: twice the keypoints, a third of the pairs.", 0, 1)
-    upright: float = setting(0.15, "Fraction of pairs whose keypoints have sizes but no angles.", 0, 1)
-    fixed: float = setting(0.25, "Fraction of pairs whose keypoints have neither.", 0, 1)
     noise: float = setting(0.1, "Largest length of a random vector that is added to each descriptor of unit length.", 0)
-    moved: float = setting(
-        0.5, "Fraction of images whose keypoints are moved, scaled and, with their angles, rotated all together.", 0, 1
-    )
+    moved: float = setting(0.5, "Fraction of views whose keypoints are moved and scaled all together.", 0, 1)
     positive: float = setting(3.0, "Pixels: keypoints closer than this, in both images, match.", 0)
     negative: float = setting(5.0, "Pixels: keypoints farther apart than this, in either image, do not.", 0)
 
@@ -77,12 +60,6 @@ class MatcherBatch:
     def later(self) -> MatcherBatch:
         """The batch of the last steps: as crowded as images are, in about the same memory."""
         return replace(self, keypoints=2 * self.keypoints, pairs=max(self.pairs // 3, 1))
-
-    @property
-    def variants(self) -> list[int]:
-        """Rows of ``matcher_views.VARIANTS`` that pairs have."""
-        shares = (1 - self.upright - self.fixed, self.upright, self.fixed)
-        return [row for row, share in enumerate(shares) if share > 0]
 
 
 @dataclass(frozen=True)
@@ -106,7 +83,6 @@ class MatcherRun:
     seed: int = setting(0, "Random seed.", 0, 2**63 - 1)
     device: str = setting("auto", "auto (a GPU if there is one), cpu, cuda, cuda:1, ...")
     compile: bool = setting(True, "On a GPU, use torch.compile.")
-    jobs: int = setting(0, "Processes that make views; 0 for all cores.", 0)
     seconds: float = setting(0.0, "Stop, with a checkpoint, after this time; 0 for no limit.", 0)
     report_every: int = setting(100, "Steps between lines of the log.", 1)
     checkpoint_every: int = setting(1000, "Steps between checkpoints.", 1)
@@ -120,7 +96,7 @@ class MatcherConfig:
     name: str = setting("matcher", "Name of the matcher and its file.")
     description: str = setting("", "One line for the matcher's card.")
     licence: str = setting("not stated", "Licence of the matcher.")
-    descriptor: str = setting(DEFAULT_MODEL, "Descriptor model: a shipped one, or a file relative to this one.")
+    descriptor: str = setting("logpolar-96-upright", "Descriptor model: a shipped one, or a file relative to this one.")
     init: str = setting("", "Matcher to start from: a shipped one, or a file relative to this one.")
     data: MatcherData = field(default_factory=MatcherData)
     views: ViewsOptions = field(default_factory=ViewsOptions)

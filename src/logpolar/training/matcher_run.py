@@ -10,21 +10,25 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from logpolar.distributed import cores
 from logpolar.errors import LogpolarError
 from logpolar.models import Model, load_model
+from logpolar.models.files import DetectorModel, load_detector
 from logpolar.models.matcher_cards import MatcherCard
 from logpolar.models.matcher_files import MatcherModel, load_matcher
 from logpolar.models.runtimes.torch_device import find_device
 from logpolar.storage.atomic_io import Lock
 from logpolar.storage.documents import versions
-from logpolar.training.matcher_data import CHUNK, Batch, DescribedViews, PairSampler, ViewStore
+from logpolar.training.matcher_data import CHUNK, Batch, PairSampler, ViewPool
 from logpolar.training.matcher_loop import MatcherTrainer
-from logpolar.training.matcher_options import MatcherConfig, ViewsOptions
-from logpolar.training.matcher_plan import MadeViews, ViewPlan, make_plan
+from logpolar.training.matcher_options import MatcherConfig
+from logpolar.training.matcher_plan import ViewPlan, make_plan
+from logpolar.training.matcher_sources import read_sources
 from logpolar.training.matcher_validation import validate, validation_pairs
+from logpolar.training.matcher_views import ViewMaker, Views
 from logpolar.training.records import Table
 from logpolar.training.stopping import stop_requests
 
@@ -43,18 +47,6 @@ class MatcherReport:
     figures: dict[str, dict[str, float]]
 
 
-@dataclass(frozen=True, eq=False)
-class Prepared:
-    """Views of a plan, described."""
-
-    plan: ViewPlan
-    store: ViewStore
-
-    @property
-    def views(self) -> DescribedViews:
-        return self.store.views
-
-
 def train_matcher(config: MatcherConfig, folder: Path, overwrite: bool = False, say: Say = print) -> MatcherReport:
     """Train a matcher in a folder, resuming from its checkpoint if there is one.
 
@@ -71,29 +63,27 @@ def _train(config: MatcherConfig, folder: Path, overwrite: bool, say: Say) -> Ma
         for path in folder.glob("checkpoint-*.safetensors"):
             path.unlink()
     device = find_device(_device_name(config.run.device))
-    if device.type == "cuda":
-        torch.set_num_threads(1)  # waiting threads and the processes that make views starve each other: 20 times slower
-    model = load_model(config.descriptor)
+    model, detector = load_model(config.descriptor), load_detector(config.views.detector)
     start = load_start(config)
-    made = prepare(config, model, device, say)
-    held = prepare(config, model, device, say, held_out=True) if config.data.held_out else None
-    batches = Refreshed(config, made)
-    trainer = MatcherTrainer(config, batches.draw, device)
+    plan = make_plan(config.data, config.views)
+    pool = ViewPool(plan, _maker(plan, config, model, detector, device, say), config, device)
+    held = held_out_views(config, model, detector, device, say) if config.data.held_out else None
+    sampler = PairSampler(plan, config)
+
+    def draw(step: int) -> Batch:
+        return sampler.draw(step, pool.reach(step))
+
+    trainer = MatcherTrainer(config, draw, device)
     if start:
         trainer.start_from(start)
     about = trainer.load(folder)
     if about and about.get("network") != asdict(config.network):
         raise LogpolarError(f"{folder}: its checkpoint is of another network; choose another folder, or --overwrite")
-    try:
-        figures = run_steps(trainer, folder, held, began, say)
-    finally:
-        batches.close()
-    if batches.count:
-        say(f"{batches.count} views were replaced by new ones")
+    figures = run_steps(trainer, folder, held, began, say)
     if trainer.step < config.optimisation.steps:
         say(f"stopped after step {trainer.step}; rerun the command to resume")
         return MatcherReport(None, trainer.step, figures)
-    return MatcherReport(write_result(trainer, folder, model, start, made.plan, figures), trainer.step, figures)
+    return MatcherReport(write_result(trainer, folder, model, start, plan, figures), trainer.step, figures)
 
 
 def load_start(config: MatcherConfig) -> MatcherModel | None:
@@ -110,64 +100,42 @@ def _device_name(name: str) -> str:
     return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
 
 
-def prepare(
-    config: MatcherConfig, model: Model, device: torch.device, say: Say = print, held_out: bool = False
-) -> Prepared:
-    """Make the views in processes and describe them on the device."""
-    options = validation_views(config.views) if held_out else config.views
-    plan = make_plan(config.data, options, held_out)
-    tasks = plan.tasks(options, config.run.seed)
-    since, store = time.perf_counter(), ViewStore(len(tasks), options, config.batch.variants, model, device)
-    store.fill(MadeViews(tasks, min(_jobs(config), len(tasks)), 4096))
-    described = store.views
-    known = float(described.depth.isfinite().float().mean())
-    say(
-        f"{len(tasks)} views of {len(plan.files)} images, {int(described.used.any(dim=1).sum())} keypoints, "
-        f"{known:.0%} of the places of known depth: {time.perf_counter() - since:.0f} s"
-    )
-    return Prepared(plan, store)
+def _maker(
+    plan: ViewPlan, config: MatcherConfig, model: Model, detector: DetectorModel, device: torch.device, say: Say
+) -> ViewMaker:
+    since, views = time.perf_counter(), config.views
+    sources = read_sources(plan.files, views.max_size, device, views.copies if views.altered else 0, config.run.seed)
+    say(f"{len(plan.files)} images for {len(plan.owners)} views: {time.perf_counter() - since:.0f} s")
+    return ViewMaker(sources, views, detector, model, config.run.compile and device.type == "cuda")
 
 
-def _jobs(config: MatcherConfig) -> int:
-    return config.run.jobs or cores()
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """Views of the scenes that are for validation only, and the pairs of them."""
+
+    views: Views
+    pairs: dict[str, NDArray[np.int64]]
 
 
-def validation_views(options: ViewsOptions) -> ViewsOptions:
-    """Views to validate on: an image as it is, and one warped, by one detector, never altered nor turned far."""
-    return replace(options, scene_views=2, altered=0.0, turned=0.0, sift=not options.detector)
-
-
-class Refreshed:
-    """Draws batches; before some, within their share of the time, replaces views by the new ones that are ready."""
-
-    def __init__(self, config: MatcherConfig, made: Prepared) -> None:
-        self._draw, self._store = PairSampler(made.plan, made.views, config).draw, made.store
-        tasks = made.plan.new_tasks(config.views, config.run.seed)
-        self._views = MadeViews(tasks, max(_jobs(config) - 1, 1), 2 * CHUNK) if config.views.refresh else None
-        self._share, self._began, self._spent = config.views.refresh, time.perf_counter(), 0.0
-        self.count = 0  # of views that were replaced
-
-    def draw(self, step: int) -> Batch:
-        since = time.perf_counter()
-        in_time = self._spent <= self._share * (since - self._began)
-        if self._views and in_time and (ready := self._views.ready(CHUNK)):
-            self._store.store(ready)
-            self.count += len(ready)
-            self._spent += time.perf_counter() - since
-        return self._draw(step)
-
-    def close(self) -> None:
-        if self._views:
-            self._views.close()
+def held_out_views(
+    config: MatcherConfig, model: Model, detector: DetectorModel, device: torch.device, say: Say
+) -> HeldOut:
+    """Of each image the image as it is and a warped view, never altered."""
+    config = replace(config, views=replace(config.views, scene_views=2, altered=0.0))
+    plan = make_plan(config.data, config.views, held_out=True)
+    maker, owners = _maker(plan, config, model, detector, device, say), torch.from_numpy(plan.owners).to(device)
+    views, generator = Views.none(len(owners), config.views, device), torch.Generator(device).manual_seed(0)
+    for chunk in torch.split(torch.arange(len(owners), device=device), CHUNK):
+        views.store(chunk, maker.make(owners[chunk], chunk % 2 == 0, generator))
+    return HeldOut(views, validation_pairs(plan, _VALIDATION_PAIRS))
 
 
 def run_steps(
-    trainer: MatcherTrainer, folder: Path, held: Prepared | None, began: float, say: Say
+    trainer: MatcherTrainer, folder: Path, held: HeldOut | None, began: float, say: Say
 ) -> dict[str, dict[str, float]]:
     """The remaining steps, or as many as the time allows; the last figures of validation."""
     config, run = trainer.config, trainer.config.run
     log, figures = Table(folder / "log.csv", trainer.step), dict[str, dict[str, float]]()
-    pairs = validation_pairs(held.plan, _VALIDATION_PAIRS) if held else {}
     since, count = time.perf_counter(), 0
     total = torch.zeros(2, device=trainer.network.encoder.place.device)
     with stop_requests() as stop:
@@ -193,7 +161,7 @@ def run_steps(
             if held and (last or trainer.step % run.validate_every == 0):
                 trainer.save(folder, {**about, "figures": figures})
                 with stop.at_once(trainer.step):
-                    figures = _validate(trainer, held, pairs, say)
+                    figures = _validate(trainer, held, say)
             if last or trainer.step % run.checkpoint_every == 0:
                 trainer.save(folder, {**about, "figures": figures})
             if late:
@@ -201,13 +169,12 @@ def run_steps(
             since, count = time.perf_counter(), 0
             total.zero_()
     if held and not figures:  # the last validation was interrupted
-        figures = _validate(trainer, held, pairs, say)
+        figures = _validate(trainer, held, say)
     return figures
 
 
-def _validate(trainer: MatcherTrainer, held: Prepared, pairs: Any, say: Say) -> dict[str, dict[str, float]]:
-    config = trainer.config
-    figures = validate(trainer.network, held.views, pairs, config.batch, config.views.keypoints)
+def _validate(trainer: MatcherTrainer, held: HeldOut, say: Say) -> dict[str, dict[str, float]]:
+    figures = validate(trainer.network, held.views, held.pairs, trainer.config)
     say(f"step {trainer.step}: validation {json.dumps(_short(figures))}")
     return figures
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -14,11 +11,10 @@ from torch import Tensor
 
 from logpolar.models.matcher_network import MatcherNetwork, log_assignment
 from logpolar.settings import DEFAULT_RATIO
-from logpolar.storage.atomic_io import replacing
-from logpolar.training.matcher_data import Batch, DescribedViews, gather
-from logpolar.training.matcher_options import MatcherBatch
+from logpolar.training.matcher_data import Batch, gather
+from logpolar.training.matcher_options import MatcherConfig
 from logpolar.training.matcher_plan import ViewPlan
-from logpolar.training.matcher_views import VARIANTS
+from logpolar.training.matcher_views import Views
 
 _SURE = 0.9
 """Confidence at which calibration is measured."""
@@ -59,22 +55,6 @@ class Counts:
         }
 
 
-@dataclass
-class Exported:
-    """Matches of pairs of views, to estimate poses from elsewhere."""
-
-    columns: dict[str, list[NDArray[np.generic]]] = field(default_factory=dict)
-
-    def add(self, **values: NDArray[np.generic]) -> None:
-        for name, value in values.items():
-            self.columns.setdefault(name, []).append(value)
-
-    def save(self, path: Path) -> None:
-        with replacing(path) as half, half.open("wb") as file:
-            columns: dict[str, Any] = {name: np.concatenate(values) for name, values in self.columns.items()}
-            np.savez_compressed(file, **columns)
-
-
 def validation_pairs(plan: ViewPlan, most: int, seed: int = 0) -> dict[str, NDArray[np.int64]]:
     """Pairs of views (P, 2), at most ``most`` of a scene: *plain* images, and *warped* ones with plain ones."""
     random, starts = np.random.default_rng(seed), plan.starts
@@ -89,39 +69,21 @@ def validation_pairs(plan: ViewPlan, most: int, seed: int = 0) -> dict[str, NDAr
 
 
 def validate(
-    network: MatcherNetwork,
-    data: DescribedViews,
-    pairs: dict[str, NDArray[np.int64]],
-    options: MatcherBatch,
-    keypoints: int,
-    export: Path | None = None,
+    network: MatcherNetwork, data: Views, pairs: dict[str, NDArray[np.int64]], config: MatcherConfig
 ) -> dict[str, dict[str, float]]:
-    """Precision, recall and precision of sure matches by set, variant and method; ``export`` writes the matches."""
-    results, exported = {}, Exported()
+    """Precision, recall and precision of sure matches by set and method, with all keypoints of the views."""
+    options, results = replace(config.batch, keypoints=config.views.keypoints), dict[str, dict[str, float]]()
     training = network.training
     network.eval()
     for name, views in pairs.items():
-        for variant in options.variants:
-            counts = {"learned": Counts(), "nearest": Counts()}
-            for number, batch in _batches(data, views, variant, replace(options, keypoints=keypoints)):
-                for method, (here, match, chance) in _matches(network, batch).items():
-                    counts[method].add(batch, here, match, chance > _SURE)
-                    if export:
-                        _export(exported, data, batch, views, number, (name, variant, method), here, match, chance)
-            for method, each in counts.items():
-                results[f"{name}/{VARIANTS[variant]}/{method}"] = each.figures()
+        counts = {"learned": Counts(), "nearest": Counts()}
+        for part in torch.split(torch.from_numpy(views).to(data.xy.device), _BATCH):
+            batch = gather(data, part, options, config.views.size)
+            for method, (here, match, chance) in _matches(network, batch).items():
+                counts[method].add(batch, here, match, chance > _SURE)
+        results |= {f"{name}/{method}": each.figures() for method, each in counts.items()}
     network.train(training)
-    if export:
-        exported.save(export)
     return results
-
-
-def _batches(
-    data: DescribedViews, views: NDArray[np.int64], variant: int, options: MatcherBatch
-) -> Iterator[tuple[int, Batch]]:
-    for start in range(0, len(views), _BATCH):
-        part = torch.from_numpy(views[start : start + _BATCH]).to(data.xy.device)
-        yield start, gather(data, part, torch.full((len(part),), variant, device=part.device), options)
 
 
 @torch.no_grad()
@@ -153,30 +115,3 @@ def _mutual(score: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     back = score.argmax(dim=1)
     rows = torch.arange(score.shape[1], device=score.device)
     return back.gather(1, match) == rows, match, best
-
-
-def _export(
-    exported: Exported,
-    data: DescribedViews,
-    batch: Batch,
-    views: NDArray[np.int64],
-    start: int,
-    about: tuple[str, int, str],
-    here: Tensor,
-    match: Tensor,
-    chance: Tensor,
-) -> None:
-    """One row a match, and one a pair, tied by the pair's number."""
-    first, second = batch.xy.chunk(2)
-    for row in range(len(here)):
-        chosen = here[row]
-        ends = first[row][chosen], second[row][match[row][chosen]]
-        pair = len(exported.columns.get("about", []))
-        exported.add(
-            xy=torch.cat(ends, dim=1).cpu().numpy().astype(np.float32),
-            confidence=chance[row][chosen].float().cpu().numpy().astype(np.float16),
-            pair=np.full(int(chosen.sum()), pair, np.int32),
-            about=np.array(["/".join(map(str, about))]),
-            views=views[start + row][None],
-            projections=data.projection[views[start + row]].cpu().numpy()[None],
-        )

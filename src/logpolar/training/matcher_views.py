@@ -1,193 +1,174 @@
-"""Views for training a matcher: images of scenes, photos and aligned pairs, warped, altered, with their keypoints.
-
-Convention: a view has a projection P = [M | m] (3, 4) and each keypoint a depth d, such that the point X that is seen
-at (x, y) satisfies d (x, y, 1) = M X + m. Views with a common frame of X (a scene, a photo, an aligned pair) see the
-same points: this is ``geometry.cameras.Transfer`` for all kinds of views. A photo is the plane d (x, y, 1) = X with
-m = 0. A depth of NaN is unknown; a negative one is of a point that no other view shows.
-"""
+"""Views for training a matcher, made on the device: images warped at random, with keypoints and descriptors."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
-import cv2
-import numpy as np
-from numpy.typing import NDArray
+import torch
+from torch import Tensor
+from torch.nn import functional
 
-from logpolar.datasets.depth import nearest
-from logpolar.datasets.files import CorrespondenceFile
-from logpolar.datasets.surfaces import read_stored_surface
-from logpolar.geometry.cameras import Matrix
-from logpolar.images import downscale, read_gray, resize_matrix, resize_points, to_bytes, to_gray
-from logpolar.keypoints import Keypoints
-from logpolar.keypoints.detection import Detector, SiftDetector
-from logpolar.models.matcher_cards import keypoint_table
-from logpolar.training.conditions import change_conditions
+from logpolar.models.detector_network import DetectorNetwork, normalise_locally
+from logpolar.models.files import DetectorModel, Model
+from logpolar.models.runtimes.torch_device import TorchDescriber, network_on
+from logpolar.sampling.patterns import SamplePoints
+from logpolar.sampling.torch_lookup import TorchPyramids
+from logpolar.settings import DESCRIPTOR_SIZE
+from logpolar.training.detector_peaks import find_peaks
 from logpolar.training.matcher_options import ViewsOptions
-from logpolar.types import FloatArray
+from logpolar.training.matcher_sources import Sources
 
-Bytes = NDArray[np.uint8]
+_LARGEST = 0.6
+"""Least pixels of an image for a pixel of a view: enlarged further, views have no detail."""
 
-VARIANTS = ("detected", "upright", "fixed")
-"""Each view is described by keypoints as detected, without angles, and without sizes and angles."""
-
-_EDGE = 0.05
-"""Largest relative difference of neighbouring inverse depths on one surface."""
+_EDGE = 4
+"""Pixels: keypoints closer than this to the edge of an image within a view are left out."""
 
 
 @dataclass(frozen=True, eq=False)
-class SourceImage:
-    """An image in memory, 8-bit gray, with its projection and inverse depth (any resolution; None: a plane)."""
+class Views:
+    """V views with K places for keypoints each, on the device; those without a keypoint are not ``used``."""
 
-    pixels: Bytes
-    projection: Matrix  # (3, 4)
-    surface: FloatArray | None = None
+    xy: Tensor  # (V, K, 2)
+    depth: Tensor  # (V, K)
+    projection: Tensor  # (V, 3, 4) float64
+    used: Tensor  # (V, K)
+    descriptors: Tensor  # (V, K, 128) float16
 
-    def depth_at(self, xy: Matrix) -> Matrix:
-        """Depths (N,) at pixels (N, 2), by the convention above."""
-        height, width = self.pixels.shape
-        if self.surface is None:
-            inside = ((xy >= -0.5) & (xy <= (width - 0.5, height - 0.5))).all(axis=1)
-            return np.where(inside, 1.0, -1.0)
-        return surface_depth(self.surface, (width, height), xy)
+    def __len__(self) -> int:
+        return len(self.xy)
 
-
-@dataclass(frozen=True)
-class SourceFile:
-    """Where an image is to be read: a photo, or an image of a correspondence file by number."""
-
-    path: Path
-    number: int | None = None
-    homography: tuple[float, ...] | None = None  # of an aligned image: from the first image of the pair
-
-    def read(self, max_size: int) -> SourceImage:
-        if self.number is not None:
-            with CorrespondenceFile(self.path) as file:
-                return read_scene_image(file, self.number)
-        gray = read_gray(self.path)
-        small = to_bytes(downscale(gray, max_size))
-        frame = np.eye(3) if self.homography is None else np.reshape(self.homography, (3, 3))
-        matrix = resize_matrix(gray.shape[::-1], small.shape[::-1]) @ frame
-        return SourceImage(small, np.concatenate([matrix, np.zeros((3, 1))], axis=1))
-
-
-@dataclass(frozen=True, eq=False)
-class View:
-    """A view, as the device needs it; K keypoints, strongest first."""
-
-    pixels: Bytes
-    keypoints: Keypoints
-    depth: FloatArray  # (K,)
-    projection: Matrix  # (3, 4)
-
-    @property
-    def image_size(self) -> tuple[int, int]:
-        return self.pixels.shape[1], self.pixels.shape[0]
-
-    def variant(self, name: str, fixed_size: float) -> tuple[Keypoints, NDArray[np.bool_]]:
-        """The keypoints as a variant, and which are used: of those at one place the first, where angles are ignored."""
-        found = self.keypoints
-        if name == "detected":
-            return found, np.ones(len(found), np.bool_)
-        sizes = found.size if name == "upright" else np.full(len(found), fixed_size, np.float32)
-        places = (
-            np.rint(found.xy * 4) if name == "fixed" else np.concatenate([np.rint(found.xy * 4), sizes[:, None]], 1)
+    @classmethod
+    def none(cls, count: int, options: ViewsOptions, device: torch.device) -> Views:
+        """Views to be stored later."""
+        places = options.keypoints
+        return cls(
+            torch.zeros(count, places, 2, device=device),
+            torch.full((count, places), float("nan"), device=device),
+            torch.zeros(count, 3, 4, dtype=torch.float64, device=device),
+            torch.zeros(count, places, dtype=torch.bool, device=device),
+            torch.zeros(count, places, DESCRIPTOR_SIZE, dtype=torch.float16, device=device),
         )
-        used = np.zeros(len(found), np.bool_)
-        used[np.unique(places, axis=0, return_index=True)[1]] = True
-        return Keypoints.from_points(found.xy, sizes, 0.0, found.response), used
 
-    def table(self, name: str, fixed_size: float) -> tuple[Keypoints, FloatArray, NDArray[np.bool_]]:
-        """Of a variant: keypoints, their ``keypoint_table`` and which are used."""
-        keypoints, used = self.variant(name, fixed_size)
-        return keypoints, keypoint_table(keypoints, self.image_size), used
+    def store(self, numbers: Tensor, views: Views) -> None:
+        """Replace views by others, in place."""
+        for name in ("xy", "depth", "projection", "used", "descriptors"):
+            getattr(self, name)[numbers] = getattr(views, name)
 
 
-def read_scene_image(file: CorrespondenceFile, number: int) -> SourceImage:
-    """An image of a scene with its camera and its surface."""
-    camera = file.read_camera(number)
-    if camera is None:
-        raise ValueError(f"{file.path}: image {number} has no camera")
-    return SourceImage(file.read_image(number), camera.matrix @ camera.pose, read_stored_surface(file, number))
+class ViewMaker:
+    """Makes views of images in batches."""
+
+    def __init__(
+        self, sources: Sources, options: ViewsOptions, detector: DetectorModel, model: Model, fuse: bool = False
+    ) -> None:
+        device = sources.device
+        self._sources, self._options, self._detector = sources, options, detector.card
+        self._half = device.type == "cuda"
+        self._network: DetectorNetwork = detector.network().to(device)
+        self._describer = TorchDescriber(network_on(model, device, self._half), model.sampling, device, fuse=fuse)
+
+    @torch.inference_mode()
+    def make(self, image: Tensor, plain: Tensor, generator: torch.Generator) -> Views:
+        """A view of each image (V,); ``plain`` (V,): the whole image, as it is."""
+        warp = random_warps(self._sources.pyramids.sizes(image), plain, self._options, generator)
+        pixels, clean = self._render(image, warp, plain, generator)
+        normalised = normalise_locally(pixels, self._detector.network.window)
+        with torch.autocast(pixels.device.type, torch.float16, enabled=self._half):
+            scores = self._network(normalised).float()
+        peaks = find_peaks(scores, self._options.keypoints, clean)
+        used, xy = peaks.exists & (peaks.logit >= self._detector.min_score), peaks.xy
+        homogeneous = functional.pad(xy.double(), (0, 1), value=1.0) @ warp.transpose(1, 2)
+        original = homogeneous[..., :2] / homogeneous[..., 2:]
+        # d (x, y, 1) = d warp (x', y', 1) / w: the depth in the view is d / w.
+        depth = self._sources.depth_at(image, original.float()) / homogeneous[..., 2].float()
+        projection = torch.linalg.inv(warp) @ self._sources.projections[image]
+        return Views(xy, depth, projection, used, self._describe(pixels, xy))
+
+    def _render(self, image: Tensor, warp: Tensor, plain: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Pixels (V, size, size) of images, perhaps under other conditions, and another image behind them.
+
+        Also which pixels are away from the edge between the two, where keypoints would mean nothing.
+        """
+        sources, count, side = self._sources, len(image), self._options.size
+        lots = torch.rand(3, count, generator=generator, device=image.device)
+        copy = 1 + (lots[0] * sources.copies).long() if sources.copies else torch.zeros_like(image)
+        seen = image + torch.where((lots[1] < self._options.altered) & ~plain, copy * len(sources), 0)
+        steps = torch.arange(side, device=image.device, dtype=torch.float32)
+        grid = torch.stack([*torch.meshgrid(steps, steps, indexing="xy"), torch.ones(side, side).to(steps)])
+        x, y, w = (warp.float() @ grid.reshape(1, 3, -1)).reshape(count, 3, side, side).unbind(1)
+        x, y = x / w, y / w
+        view = sources.pyramids.look_up(seen, SamplePoints(x, y, _scale(warp, side)[:, None]))
+        behind = (lots[2] * len(sources)).long()
+        factor = (sources.pyramids.sizes(behind) - 1) / (side - 1)
+        across, down = (factor[:, axis, None, None] * grid[axis] for axis in (0, 1))
+        others = sources.pyramids.look_up(behind, SamplePoints(across, down, factor.amax(dim=1, keepdim=True)))
+        inside = sources.contain(image, torch.stack([x, y], dim=-1))
+        window = 2 * _EDGE + 1
+        around = functional.avg_pool2d(inside.float()[:, None], window, 1, _EDGE, count_include_pad=False)[:, 0]
+        return torch.where(inside, view, others), (around == 0) | (around == 1)
+
+    def _describe(self, pixels: Tensor, xy: Tensor) -> Tensor:
+        """(V, K, 128) of upright keypoints of the detector's size."""
+        count, places = xy.shape[:2]
+        pyramids = TorchPyramids.stacked(pixels.half() if self._half else pixels)
+        owner = torch.arange(count, device=xy.device).repeat_interleave(places)
+        shape = torch.tensor([self._detector.size, 0.0], device=xy.device).expand(count * places, -1)
+        found = self._describer.describe_on_device(pyramids, owner, torch.cat([xy.reshape(-1, 2), shape], dim=1))
+        return found.reshape(count, places, -1).half()
 
 
-def surface_depth(surface: FloatArray, image_size: tuple[int, int], xy: Matrix) -> Matrix:
-    """Depths (N,) at pixels (N, 2) of an image of (width, height), by inverse depth at any resolution.
+def random_warps(sizes: Tensor, plain: Tensor, options: ViewsOptions, generator: torch.Generator) -> Tensor:
+    """Homographies (V, 3, 3) from square views to images of sizes (V, 2), in float64.
 
-    Bilinear in inverse depth where all four neighbours are known and lie on one surface; NaN elsewhere.
+    A view shows an image from ``max_zoom`` times larger than it fits to as much smaller, tilted and turned a little;
+    a *plain* one the whole image.
     """
-    places = resize_points(xy, np.array(surface.shape[::-1]) / image_size)
-    corner = np.floor(places)
-    a, b, c, d = (nearest(surface, *(corner + offset).T) for offset in ((0, 0), (1, 0), (0, 1), (1, 1)))
-    x, y = (places - corner).T
-    mean = (1 - y) * ((1 - x) * a + x * b) + y * ((1 - x) * c + x * d)
-    least, most = np.minimum.reduce([a, b, c, d]), np.maximum.reduce([a, b, c, d])
-    known = (least > 0) & (most - least <= _EDGE * most)
-    return np.asarray(np.divide(1, mean, out=np.full(len(xy), np.nan), where=known))
+    count, side, device = len(sizes), options.size, sizes.device
+    extent = sizes.double()
+
+    def uniform(*shape: int) -> Tensor:
+        return 2 * torch.rand(count, *shape, generator=generator, device=device).double() - 1
+
+    zoom = (uniform() * torch.tensor(options.max_zoom).log().item()).exp()
+    scale = (extent.amin(dim=1) / side * zoom).clamp(min=_LARGEST)
+    whole = extent.amax(dim=1) / side
+    scale = torch.where(plain, whole, scale)
+    room = (extent - scale[:, None] * side).clamp(min=0) / 2 + 0.1 * torch.minimum(extent, scale[:, None] * side)
+    varied = (~plain).double()
+    centre = (extent - 1) / 2 + varied[:, None] * uniform(2) * room
+    angle = varied * uniform() * torch.tensor(options.max_turn).deg2rad()
+    tilt = varied[:, None, None] * uniform(4, 2) * options.max_tilt
+    corners = torch.tensor([[-1, -1], [1, -1], [1, 1], [-1, 1]], device=device).double()
+    tilted = _from_square(corners + tilt)
+    cosine, sine = scale * side / 2 * angle.cos(), scale * side / 2 * angle.sin()
+    last = torch.tensor([0.0, 0.0, 1.0], device=device).double().expand(count, 3)
+    place = torch.stack(
+        [torch.stack([cosine, -sine, centre[:, 0]], 1), torch.stack([sine, cosine, centre[:, 1]], 1), last], dim=1
+    )
+    half = side / 2
+    square = torch.tensor([[1 / half, 0, 0.5 / half - 1], [0, 1 / half, 0.5 / half - 1], [0, 0, 1]], device=device)
+    return place @ tilted @ square.double()
 
 
-def make_view(
-    source: SourceImage,
-    options: ViewsOptions,
-    random: np.random.Generator,
-    plain: bool,
-    backdrop: Bytes | None = None,
-    detector: Detector | None = None,
-) -> View:
-    """A random view of an image, or the image as it is; beyond the image it shows ``backdrop``, or nothing.
-
-    Keypoints are those of ``detector``, by default SIFT's.
-    """
-    height, width = source.pixels.shape
-    warp, size = (np.eye(3), (width, height)) if plain else random_warp((width, height), options, random)
-    pixels = source.pixels if plain else _warped(source.pixels, warp, size, backdrop)
-    if random.random() < options.altered:
-        pixels = change_conditions(pixels, random)
-    spread = float(random.random() < 0.5)
-    detect = detector or SiftDetector(options.keypoints, contrast_threshold=0.02, spread=spread)
-    keypoints = detect(to_gray(pixels)).strongest(options.keypoints)
-    back = np.concatenate([keypoints.xy, np.ones((len(keypoints), 1))], axis=1) @ np.linalg.inv(warp).T
-    original = back[:, :2] / back[:, 2:]
-    # d' (x', y', 1) = warp d (x, y, 1)
-    depth = source.depth_at(original) * (np.concatenate([original, np.ones_like(back[:, 2:])], axis=1) @ warp[2])
-    return View(pixels, keypoints, depth.astype(np.float32), warp @ source.projection)
+def _from_square(corners: Tensor) -> Tensor:
+    """Homographies (V, 3, 3) that send (-1, -1), (1, -1), (1, 1), (-1, 1) to corners (V, 4, 2)."""
+    x, y = torch.tensor([[-1, 1, 1, -1], [-1, -1, 1, 1]], device=corners.device).double()
+    u, v = corners.unbind(-1)
+    zero, one = torch.zeros_like(u), torch.ones_like(u)
+    x, y = x.expand_as(u), y.expand_as(u)
+    rows = [
+        torch.stack([x, y, one, zero, zero, zero, -u * x, -u * y], dim=-1),
+        torch.stack([zero, zero, zero, x, y, one, -v * x, -v * y], dim=-1),
+    ]
+    solved = torch.linalg.solve(torch.cat(rows, dim=1), torch.cat([u, v], dim=1))
+    return functional.pad(solved, (0, 1), value=1.0).reshape(-1, 3, 3)
 
 
-def random_warp(
-    size: tuple[int, int], options: ViewsOptions, random: np.random.Generator
-) -> tuple[Matrix, tuple[int, int]]:
-    """Homography from an image of (width, height) to a view of it, and the view's size.
-
-    Half of the views are smaller, half show a part of the image at full resolution; both by up to ``max_zoom``.
-    """
-    width, height = size
-    zoom = float(np.exp(random.uniform(0, np.log(options.max_zoom))))
-    smaller = random.random() < 0.5
-    scale = 1 / zoom if smaller else 1.0
-    angle = random.uniform(-180, 180) if random.random() < options.turned else random.uniform(-15, 15)
-    # Of a part at full resolution the larger zooms are cut short, so that keypoints remain.
-    part = 1.0 if smaller else max(1 / zoom, 0.3)
-    view = np.maximum(np.round(np.array([width, height]) * scale * part), 32).astype(int)
-    look_at = np.array([width - 1, height - 1]) / 2 + random.uniform(-0.5, 0.5, 2) * (1.1 - part) * (width, height)
-    radians = np.radians(angle)
-    rotation = scale * np.array([[np.cos(radians), -np.sin(radians)], [np.sin(radians), np.cos(radians)]])
-    half = np.array([width, height]) * part / 2
-    corners = look_at + half * np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]])
-    tilt = random.uniform(-options.max_tilt, options.max_tilt, (4, 2)) * half
-    target = (corners + tilt - look_at) @ rotation.T + (view - 1) / 2
-    matrix = cv2.getPerspectiveTransform(corners.astype(np.float32), target.astype(np.float32))
-    return np.asarray(matrix, np.float64), (int(view[0]), int(view[1]))
-
-
-def _warped(pixels: Bytes, warp: Matrix, size: tuple[int, int], backdrop: Bytes | None) -> Bytes:
-    scale = float(np.sqrt(abs(np.linalg.det(warp[:2, :2]))))
-    if scale < 1:  # as by a coarser sensor: half a pixel of blur in the small image
-        pixels = np.asarray(cv2.GaussianBlur(pixels, (0, 0), 0.5 * np.sqrt(1 / scale**2 - 1) + 1e-3), np.uint8)
-    view = cv2.warpPerspective(pixels, warp, size, flags=cv2.INTER_LINEAR)
-    mask = cv2.warpPerspective(np.ones_like(pixels), warp, size, flags=cv2.INTER_NEAREST)
-    if backdrop is None:
-        behind = np.full(size[::-1], round(float(pixels.mean())), np.uint8)
-    else:
-        behind = np.asarray(cv2.resize(backdrop, size, interpolation=cv2.INTER_AREA), np.uint8)
-    return np.where(mask > 0, view, behind).astype(np.uint8)
+def _scale(warp: Tensor, side: int) -> Tensor:
+    """(V,): pixels of the image for a pixel of the view, in its middle."""
+    middle = torch.tensor([(side - 1) / 2, (side - 1) / 2, 1.0], device=warp.device).double()
+    x, y, w = (warp @ middle).unbind(-1)
+    across, down = ((warp[:, :2, axis] - torch.stack([x, y], 1) / w[:, None] * warp[:, 2:, axis]) for axis in (0, 1))
+    area = (across[:, 0] * down[:, 1] - across[:, 1] * down[:, 0]) / w.square()
+    return area.abs().sqrt().float()
