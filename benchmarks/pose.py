@@ -35,10 +35,11 @@ from logpolar.evaluation.descriptors.registry import Method, open_method
 from logpolar.evaluation.options import PhototourismOptions
 from logpolar.evaluation.phototourism import read_views
 from logpolar.evaluation.posed_scenes import PosedImage, PosedScene, RowPair
-from logpolar.evaluation.poses import DescribedImage, ExtractRegion, PreparedScene, evaluate_stereo
+from logpolar.evaluation.poses import DescribedImage, PreparedScene, SecondLook, evaluate_stereo
 from logpolar.features.regions import Region, extract_region
 from logpolar.images import to_gray
 from logpolar.keypoints import Keypoints
+from logpolar.matching.learned import matching_of_looks
 from logpolar.settings import DEFAULT_MIN_SIZE, DEFAULT_SPREAD, DEFAULT_THRESHOLDS
 from logpolar.storage.documents import versions
 
@@ -232,8 +233,8 @@ def _measure_view(
         }
         between = time.perf_counter()
         prepared = PreparedScene(scene, pairs, {}, {}, {})
-        extract = open_look(options, method, source, scene, parsed.device)
-        results = evaluate_stereo(prepared, described, options, device=parsed.device, extract=extract).results
+        own, second = open_looks(options, method, source, scene, parsed.device)
+        results = evaluate_stereo(prepared, described, own, device=parsed.device, second=second).results
         stored["errors"] += [round(max(each.errors), 3) for each in results]
         stored["matches"] += [each.matches for each in results]
         stored["inliers"] += [each.inliers for each in results]
@@ -244,14 +245,19 @@ def _measure_view(
     return changed
 
 
-def open_look(
+def open_looks(
     options: PhototourismOptions, method: Method, source: KeypointSource, scene: PosedScene, device: str
-) -> ExtractRegion | None:
-    """What a second look extracts: the features of the method, or of another one with its own keypoints."""
-    if options.second_look == "none":
-        return None
-    if options.second_look != "same":
-        method = open_fast(options.second_look, device, options.keypoints)
+) -> tuple[PhototourismOptions, SecondLook | None]:
+    """The options of the first look, and the second: the features of the method, or of another with its keypoints."""
+    looks = [method]
+    if options.second_look != "none":
+        same = options.second_look == "same"
+        looks += [method if same else open_fast(options.second_look, device, options.keypoints)]
+    settings = [{"model": look.name, "descriptor": look.identity} for look in looks]
+    own, *again = matching_of_looks(options, settings)
+    if not again:
+        return own, None
+    method = looks[-1]
     describer, detector = method.describer, (method.source or source).detector
     assert describer is not None
 
@@ -259,7 +265,7 @@ def open_look(
     def extract(row: int, region: Region) -> logpolar.Features:
         return extract_region(to_gray(scene.images[row].read()), region, detector, describer)
 
-    return extract
+    return own, SecondLook(extract, again[0])
 
 
 def steps_of(text: str | None) -> dict[str, dict[str, Any]]:

@@ -46,7 +46,7 @@ class TestResult:
         assert "fundamental" in agreeing
 
     def test_learned_matcher_is_for_its_own_descriptors(self, photos):
-        assert_one_error(run_match(*photos, "--matcher", "learned"), "is for descriptors of 'logpolar-96'")
+        assert_one_error(run_match(*photos, "--matcher", "learned"), "is for descriptors of 'logpolar-96-upright'")
         assert_one_error(run_match(*photos, "--matcher", "consensus"), "no matcher 'consensus'")
 
     def test_picture_has_both_images_and_green_lines(self, photos, tmp_path):

@@ -35,8 +35,8 @@ def test_all_shipped_models_are_shown():
 
 
 def test_a_matcher_names_its_descriptors():
-    output = run_models("logpolar-96-matcher").stdout
-    assert f"matches descriptors of logpolar-96 ({load_model('logpolar-96').digest[:16]}" in output
+    output = run_models("logpolar-sf-matcher").stdout
+    assert f"matches descriptors of logpolar-96-upright ({load_model('logpolar-96-upright').digest[:16]}" in output
     assert "66 billion multiply-adds for 2048 x 2048 keypoints, 3.65 million weights" in output
 
 

@@ -14,6 +14,7 @@ from logpolar.evaluation.options import PhototourismOptions
 from logpolar.evaluation.poses import (
     NO_POSE,
     PoseScore,
+    SecondLook,
     estimate_errors,
     evaluate_stereo,
     fractions_within,
@@ -228,7 +229,9 @@ class TestStereo:
 
         for look, times in (("same", 2), ("another method", 3)):  # which looks at the whole images as well
             asked.clear()
-            again = evaluate_stereo(prepared, true_images, replace(OPTIONS, second_look=look), extract=extract)
+            again = evaluate_stereo(
+                prepared, true_images, replace(OPTIONS, second_look=look), second=SecondLook(extract, OPTIONS)
+            )
             assert [row for row, _ in asked] == [row for pair in prepared.pairs for row in pair * (times - 1)]
             assert all(max(region.size) <= 320 and region.factor <= 4 for _, region in asked)
             assert [each.matches for each in again.results] == [times * each.matches for each in result.results]

@@ -10,13 +10,14 @@ import pytest
 import torch
 
 from logpolar.errors import LogpolarError, ModelError
+from logpolar.evaluation.descriptors.registry import open_method
 from logpolar.features.extractor import Extractor
 from logpolar.features.features import Features
 from logpolar.keypoints import Keypoints
 from logpolar.matching import learned, torch_learned
-from logpolar.matching.learned import LearnedMatcher, assign, check_features, open_matcher
+from logpolar.matching.learned import LearnedMatcher, assign, check_features, matching_of_looks, open_matcher
 from logpolar.matching.nearest import Matches, filter_matches, match_features
-from logpolar.matching.options import MatchingOptions
+from logpolar.matching.options import MatchingOptions, PairMatchingOptions
 from logpolar.models import load_model
 from logpolar.models.matcher_cards import MatcherCard, MatcherOptions
 from logpolar.models.matcher_export import save_matcher
@@ -142,9 +143,9 @@ def test_pairs_in_a_batch_of_torch_match_as_one_by_one(path, monkeypatch):
 
 class TestShipped:
     def test_matches_a_photo_with_a_smaller_turned_one(self, gray):
-        extractor = Extractor("logpolar-96", max_keypoints=150, max_size=256, threads=1)
+        extractor = Extractor("logpolar-sf", max_keypoints=300, max_size=512, threads=1)
         height, width = gray.shape
-        turn = cv2.getRotationMatrix2D(((width - 1) / 2, (height - 1) / 2), 30, 0.7)
+        turn = cv2.getRotationMatrix2D(((width - 1) / 2, (height - 1) / 2), 10, 0.7)
         first, second = extractor.extract(gray), extractor.extract(cv2.warpAffine(gray, turn, (width, height)))
         check_features(MatchingOptions(matcher="learned"), extractor.settings)
         found = LearnedMatcher(threads=1).match(first, second)
@@ -155,8 +156,30 @@ class TestShipped:
         assert (error[sure] < 3).mean() > 0.9
 
     def test_takes_features_of_the_int8_variant(self):
-        variant = load_model("logpolar-96-int8")
+        variant = load_model("logpolar-96-upright-int8")
         check_features(MatchingOptions(matcher="learned"), {"model": variant.name, "model_hash": variant.digest})
+
+
+class TestLooks:
+    SETTINGS = tuple(
+        {"model": name, "model_hash": load_model(name).digest} for name in ("logpolar-96", "logpolar-96-upright-int8")
+    )
+
+    def test_a_matcher_matches_the_looks_at_its_own_features(self):
+        options = PairMatchingOptions(matcher="learned")
+        first, second = matching_of_looks(options, self.SETTINGS)
+        assert (first.matcher, first.ratio) == ("nearest", options.ratio)
+        assert second == options
+        assert matching_of_looks(PairMatchingOptions(), self.SETTINGS) == [PairMatchingOptions()] * 2
+
+    def test_a_matcher_for_other_features_is_refused(self):
+        with pytest.raises(ModelError, match="not of this 'logpolar-96'"):
+            matching_of_looks(MatchingOptions(matcher="learned"), self.SETTINGS[:1])
+
+    def test_evaluations_name_descriptors_by_their_identity(self):
+        method = open_method("logpolar-sf-int8", 64, threads=1)
+        settings = {"model": method.name, "descriptor": method.identity}
+        assert matching_of_looks(MatchingOptions(matcher="learned"), [settings])[0].learned
 
 
 def test_the_option_selects_the_matcher(path):

@@ -21,7 +21,7 @@ def path(tmp_path):
 
 
 def test_an_unknown_name_is_told_with_the_known_ones():
-    with pytest.raises(ModelError, match=r"no matcher 'nobody'.*logpolar-96-matcher"):
+    with pytest.raises(ModelError, match=r"no matcher 'nobody'.*logpolar-sf-matcher"):
         load_matcher("nobody")
 
 

@@ -78,7 +78,7 @@ def match(
     show, at the same scale and rotation: it finds several times as many matches where one photo is a close-up.
     """
     from logpolar.geometry.second_look import match_images
-    from logpolar.matching.learned import check_features
+    from logpolar.matching.learned import matching_of_looks
 
     names = _names(first, second)
     _check_outputs(output, h5, first, second, names)
@@ -91,8 +91,8 @@ def match(
     matching, estimation = make_settings(PairMatchingOptions, values), make_settings(EstimationOptions, values)
     second_look, device = make_settings(SecondLookOptions, values), values["device"]
     looks = _open_looks(compare, second_look.second_look, matching, take_extraction(values))
-    for extractor in (each for own in looks.values() for each in own):
-        check_features(matching, extractor.settings)
+    for own in looks.values():
+        matching_of_looks(matching, [extractor.settings for extractor in own])  # refuses before anything is extracted
     size = second_look.region_size
     results = {
         name: match_images(
@@ -126,7 +126,7 @@ def _open_looks(
         opened[other.name] = [other]
     if second_look == "auto":
         pair = "logpolar-sf-int8" if ours.model.card.precision == "int8" else "logpolar-sf"
-        second_look = "none" if compare else "same" if matching.learned else pair
+        second_look = "none" if compare else pair
     if second_look == "same":
         return {name: own * 2 for name, own in opened.items()}
     if second_look != "none":

@@ -33,6 +33,7 @@ from logpolar.evaluation.poses import (
     PoseScore,
     PreparedScene,
     Progress,
+    SecondLook,
     StereoResult,
     evaluate_stereo,
     tune_ratio,
@@ -42,7 +43,7 @@ from logpolar.evaluation.zoomed_scenes import fit_image, zoom_scene
 from logpolar.features.regions import extract_region
 from logpolar.images import to_bytes, to_gray
 from logpolar.keypoints import Keypoints
-from logpolar.matching.learned import check_features
+from logpolar.matching.learned import matching_of_looks
 from logpolar.sfm.pycolmap_compat import import_pycolmap
 from logpolar.storage.documents import rounded
 
@@ -104,7 +105,9 @@ class PhotoTourism(Protocol):
 
     def score(self, method: Method) -> PoseResults:
         options, tuned, jobs, device = self._options, dict[float, float](), self._jobs, self._device
-        check_features(options, {"model": method.name, "descriptor": method.identity})
+        looks = [method, *([self._second or method] if options.second_look != "none" else [])]
+        settings = [{"model": each.name, "descriptor": each.identity} for each in looks]
+        options, *again = matching_of_looks(options, settings)
         with _one_thread_each(jobs):
             if self._tuning:
                 described = [(scene, self._describe(method, scene)) for scene in self._tuning]
@@ -114,10 +117,10 @@ class PhotoTourism(Protocol):
             for scene in self._scenes:
                 name, images = scene.scene.name, self._describe(method, scene)
                 progress = bar(f"{name}, {method.name}, matching", "pair")
-                extract = None if options.second_look == "none" else self._look_again(method, scene)
+                second = SecondLook(self._look_again(method, scene), again[0]) if again else None
                 if self._second is not None and self._second.identity == method.identity:
                     options = replace(options, second_look="same")
-                found.stereo[name] = evaluate_stereo(scene, images, options, jobs, progress, device, extract)
+                found.stereo[name] = evaluate_stereo(scene, images, options, jobs, progress, device, second)
                 if self._multi_view:
                     found.multi_view[name] = evaluate_multi_view(scene, images, options, jobs, progress, device)
         return found

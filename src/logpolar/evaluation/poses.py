@@ -30,6 +30,7 @@ from logpolar.geometry.two_view import RelativePose
 from logpolar.geometry.verification import match_and_verify
 from logpolar.keypoints import Keypoints
 from logpolar.matching.nearest import match_features
+from logpolar.matching.options import MatchingOptions
 from logpolar.storage.documents import rounded
 from logpolar.types import FloatArray
 
@@ -143,6 +144,14 @@ class DescribedImage:
 
 
 @dataclass(frozen=True, eq=False)
+class SecondLook:
+    """How images are looked at again: ``extract`` gives the features of a region of the image in a row."""
+
+    extract: ExtractRegion
+    matching: MatchingOptions
+
+
+@dataclass(frozen=True, eq=False)
 class PairTask:
     pair: RowPair
     first: DescribedImage
@@ -205,32 +214,32 @@ def evaluate_stereo(
     jobs: int = 1,
     progress: Progress = iter,
     device: str = "cpu",
-    extract: ExtractRegion | None = None,
+    second: SecondLook | None = None,
 ) -> StereoResult:
     """Relative poses of the scene's pairs; they are matched on the device.
 
-    ``extract``: for the second look of the options; then there is one process, whose networks use all cores.
+    ``second``: the second look of the options; with it there is one process, whose networks use all cores.
     """
     tasks = pair_tasks(images, progress(prepared.pairs), options, device)
-    if extract is None:
+    if second is None:
         found = [result for _, result in in_processes(_stereo, tasks, jobs)]
     else:
-        found = [_stereo(task, extract) for task in tasks]
+        found = [_stereo(task, second) for task in tasks]
     names = [image.name for image in prepared.scene.images]
     return StereoResult([(names[i], names[j]) for i, j in prepared.pairs], found)
 
 
-def _stereo(task: PairTask, extract: ExtractRegion | None = None) -> PairResult:
+def _stereo(task: PairTask, again: SecondLook | None = None) -> PairResult:
     first, second, options = task.first, task.second, task.options
     cameras = first.camera.matrix, second.camera.matrix
     found = match_and_verify(
         first.features, second.features, "pose", options, options, cameras=cameras, device=task.device
     )
-    if extract is not None:
+    if again is not None:
         pair = MatchedImages(first.features, second.features, found)
-        regions = partial(extract, task.pair[0]), partial(extract, task.pair[1])
+        regions = partial(again.extract, task.pair[0]), partial(again.extract, task.pair[1])
         more = {"other": options.second_look != "same", "region_size": options.region_size, "device": task.device}
-        found = look_again(pair, regions, options, options, cameras=cameras, **more).found  # type: ignore[arg-type]
+        found = look_again(pair, regions, again.matching, options, cameras=cameras, **more).found  # type: ignore[arg-type]
     assert isinstance(found.geometry, RelativePose)
     errors = estimate_errors(first.camera, second.camera, found.geometry)
     return PairResult(errors, len(found.matches), found.geometry.inlier_count)

@@ -24,8 +24,9 @@ from logpolar.geometry.options import DEFAULT_REGION_SIZE, EstimationOptions
 from logpolar.geometry.two_view import Points
 from logpolar.geometry.verification import Cameras, VerifiedMatches, estimate_geometry, match_and_verify
 from logpolar.images.resizing import MAX_ENLARGEMENT
+from logpolar.matching.learned import matching_of_looks
 from logpolar.matching.nearest import Matches
-from logpolar.matching.options import MatchingOptions
+from logpolar.matching.options import MatchingOptions, PairMatchingOptions
 from logpolar.types import Matrix
 
 _LEAST = 8
@@ -78,18 +79,21 @@ def match_images(
     ``looks``: the extractor of the first look, then those of second looks; one alone looks once. By default
     ``logpolar-96`` and ``logpolar-sf``. One of other features than the first looks at the whole images, too. Make
     extractors once for many pairs: opening a model takes time.
+    ``matching``: a learned matcher matches the looks at features that it was trained on, nearest neighbours the others.
     ``region_size``: see ``shared_regions``.
     """
     looks = [Extractor(), Extractor("logpolar-sf")] if looks is None else looks
-    whole, *others = [looks] if isinstance(looks, Extractor) else looks
+    looks = [looks] if isinstance(looks, Extractor) else looks
+    matchings = matching_of_looks(matching or PairMatchingOptions(), [each.settings for each in looks])
+    whole, *others = looks
     ours, theirs = whole.extract(first), whole.extract(second)
-    found = match_and_verify(ours, theirs, model, matching, estimation, cameras=cameras, device=device)
+    found = match_and_verify(ours, theirs, model, matchings[0], estimation, cameras=cameras, device=device)
     pair = MatchedImages(ours, theirs, found)
     options: dict[str, Any] = {"cameras": cameras, "region_size": region_size, "device": device}
-    for extractor in others:
+    for extractor, own in zip(others, matchings[1:], strict=True):
         extract = partial(extractor.extract_region, first), partial(extractor.extract_region, second)
         other = extractor.settings != whole.settings
-        pair = look_again(pair, extract, matching, estimation, other=other, **options)
+        pair = look_again(pair, extract, own, estimation, other=other, **options)
     return pair
 
 

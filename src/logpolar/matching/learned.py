@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from logpolar.errors import LogpolarError, ModelError, in_one_line
 from logpolar.features.features import Features
 from logpolar.matching.nearest import Matches
-from logpolar.matching.options import MatchingOptions
+from logpolar.matching.options import NEAREST, MatchingOptions
 from logpolar.models import load_model, shipped_models
 from logpolar.models.matcher_cards import keypoint_table
 from logpolar.models.matcher_files import PIECES, MatcherModel, load_matcher
@@ -34,7 +34,9 @@ Inputs = tuple[FloatArray, FloatArray]
 Assigned = tuple[NDArray[np.intp], NDArray[np.intp], FloatArray]
 """Rows of matches in both images, and their probabilities."""
 
-DEFAULT_THRESHOLD = 0.1
+Options = TypeVar("Options", bound=MatchingOptions)
+
+DEFAULT_THRESHOLD = 0.5
 """Least confidence of a match, chosen on validation scenes."""
 
 MAX_KEYPOINTS = 8192
@@ -107,10 +109,14 @@ class LearnedMatcher:
         what = f"matcher '{self.model.card.name}'"  # weights are inputs: one graph runs every layer
         self._sessions = {piece: open_session(what, self.model.graphs[piece], {}, threads) for piece in PIECES}
 
+    def fits(self, digest: str) -> bool:
+        """Whether features are of the descriptor model that the card names, or of a shipped variant of it."""
+        return self.model.card.descriptor_hash in ("", digest, _parents().get(digest))
+
     def check_descriptors(self, name: str, digest: str) -> None:
-        """Raise ``ModelError`` unless features are of the descriptor model that the card names."""
+        """Raise ``ModelError`` unless they do."""
         card = self.model.card
-        if card.descriptor_hash not in ("", digest, _parent_hash(name, digest)):
+        if not self.fits(digest):
             raise ModelError(
                 f"matcher '{card.name}' is for descriptors of '{card.descriptor}', not of this '{name}'; "
                 "extract with that model, or match by nearest neighbours"
@@ -215,18 +221,35 @@ def open_matcher(name: str, device: str = "cpu") -> LearnedMatcher:
 def check_features(options: MatchingOptions, settings: Mapping[str, Any]) -> None:
     """Raise ``ModelError`` if a learned matcher is for other descriptors than the settings of features name."""
     if options.learned:
-        method = settings.get("descriptor") or {}  # of an evaluation
-        name = settings.get("model") or method.get("kind", "unknown")
-        open_matcher(options.matcher).check_descriptors(
-            str(name), str(settings.get("model_hash") or method.get("sha256", ""))
-        )
+        open_matcher(options.matcher).check_descriptors(*_named(settings))
 
 
-def _parent_hash(name: str, digest: str) -> str:
-    """Of the model that a shipped variant, such as an int8 one, was made from; nothing for other models."""
-    model = load_model(name) if name in shipped_models() else None
-    variant = model.card.variant if model and model.digest == digest else None
-    return variant.parent_hash if variant else ""
+def matching_of_looks(options: Options, looks: Sequence[Mapping[str, Any]]) -> list[Options]:
+    """The options for the features of each look: nearest neighbours where a learned matcher is for other descriptors.
+
+    Raises ``ModelError`` if it is for none of them.
+    """
+    if not options.learned:
+        return [options for _ in looks]
+    fits = [open_matcher(options.matcher).fits(_named(settings)[1]) for settings in looks]
+    if not any(fits):
+        check_features(options, looks[-1])
+    return [options if each else replace(options, matcher=NEAREST) for each in fits]
+
+
+def _named(settings: Mapping[str, Any]) -> tuple[str, str]:
+    """Name and hash of the descriptor model in the settings of features."""
+    method = settings.get("descriptor") or {}  # of an evaluation
+    method = method.get("descriptor", method)  # of a pair with a detector
+    name, digest = settings.get("model") or method.get("kind", "unknown"), settings.get("model_hash")
+    return str(name), str(digest or method.get("sha256", ""))
+
+
+@lru_cache(maxsize=1)
+def _parents() -> dict[str, str]:
+    """Hashes of shipped variants, such as int8 ones, and of the models that they were made from."""
+    models = map(load_model, shipped_models())
+    return {model.digest: model.card.variant.parent_hash for model in models if model.card.variant}
 
 
 def assign(first: FloatArray, first_logits: FloatArray, second: FloatArray, second_logits: FloatArray) -> Assigned:

@@ -8,6 +8,8 @@ from logpolar.settings import DEFAULT_PAIR_RATIO, DEFAULT_RATIO, check_settings,
 
 FILTERS = ("none", "consensus", "auto")
 
+NEAREST = "nearest"
+"""The matcher that compares descriptors alone."""
 
 _RATIO_HELP = "Ratio test: best over second best distance; 1 accepts all."
 _FILTER_HELP = (
@@ -24,14 +26,14 @@ class MatchingOptions:
     ratio: float | None = setting(DEFAULT_RATIO, _RATIO_HELP, 1e-3, 1)
     mutual: bool = setting(True, "Matches are mutual nearest neighbours.")
     filter: str = setting("none", _FILTER_HELP, choices=FILTERS)
-    matcher: str = setting("nearest", MATCHER_HELP)
+    matcher: str = setting(NEAREST, MATCHER_HELP)
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     @property
     def learned(self) -> bool:
-        return self.matcher != "nearest"
+        return self.matcher != NEAREST
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ _FOLDER = "matcher_weights"
 
 DEFAULT_ALIAS = "learned"
 
-DEFAULT_MATCHER = "logpolar-96-matcher"
+DEFAULT_MATCHER = "logpolar-sf-matcher"
 """The shipped matcher that ``learned`` names."""
 
 PIECES = {

@@ -61,15 +61,8 @@ class MatcherTrainer:
         return all(bool(values.isfinite().all()) for values in self.network.parameters())
 
     def start_from(self, matcher: MatcherModel) -> None:
-        """Take over the weights of a matcher, but for those that are all 0 there.
-
-        They were added to the network after that matcher was trained, and some would learn nothing from 0.
-        """
-        trained = matcher.network().state_dict()
-        with torch.no_grad():
-            for name, values in self.network.state_dict().items():
-                if trained[name].any():
-                    values.copy_(trained[name])
+        """Take over the weights of a matcher."""
+        self.network.load_state_dict(matcher.network().state_dict())
 
     def save(self, folder: Path, about: dict[str, Any]) -> list[Path]:
         return save_pieces(folder, self.network, self.optimiser, self.step, about)
