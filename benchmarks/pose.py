@@ -59,7 +59,7 @@ VIEWS: dict[str, dict[str, float]] = {
 }
 """What happens to the second image of each pair."""
 
-SECOND_LOOK = "second look"
+SECOND_LOOK, LEARNED = "second look", "learned"
 
 OLD = {
     "estimator": "opencv",
@@ -82,6 +82,9 @@ STEPS: dict[str, dict[str, Any]] = {
     "threshold": {"threshold": DEFAULT_THRESHOLDS["pose"]},
     SECOND_LOOK: {"second_look": "logpolar-sf-int8"},
 }
+
+OTHERS: dict[str, dict[str, Any]] = {LEARNED: {"matcher": "learned"}}
+"""Steps beside the pipeline, named like those: a learned matcher in place of nearest neighbours."""
 
 
 class Interval(NamedTuple):
@@ -272,10 +275,10 @@ def steps_of(text: str | None) -> dict[str, dict[str, Any]]:
     """Named changes of options; ``NAME:option=value,...;NAME:...`` in place of the usual steps, ``all`` for these."""
     if text is None:
         return STEPS
-    chosen: dict[str, dict[str, Any]] = {}
+    chosen, known = dict[str, dict[str, Any]](), STEPS | OTHERS
     for part in text.split(";"):
         name, _, changes = part.partition(":")
-        chosen[name] = dict(STEPS[name]) if not changes and name in STEPS else _changes(changes)
+        chosen[name] = dict(known[name]) if not changes and name in known else _changes(changes)
     return chosen
 
 
@@ -327,7 +330,7 @@ def show(document: Mapping[str, Any]) -> None:
 
 def tables(document: Mapping[str, Any], ours: str) -> str:
     """Markdown, on the pairs that all rows have: the steps of our descriptor; all methods after their last step but
-    the second look; those that look twice."""
+    the second look, also with a learned matcher; those that look twice."""
     parts = []
     for keypoints in sorted({budget for budgets in document["results"].values() for budget in budgets}, key=int):
         results = {method: own[keypoints] for method, own in document["results"].items() if keypoints in own}
@@ -338,8 +341,11 @@ def tables(document: Mapping[str, Any], ours: str) -> str:
             steps = dict(own.get(view, {}))
             if SECOND_LOOK in steps:
                 twice[view][method] = steps.pop(SECOND_LOOK)
+            learned = steps.pop(LEARNED, None)
             if steps:
                 once[view][method] = list(steps.values())[-1]
+            if learned:
+                once[view][f"{method}, learned matcher"] = learned
         parts.append(_table(f"{keypoints} keypoints, one look", once))
         if any(twice.values()):
             parts.append(_table(f"{keypoints} keypoints, two looks", twice))

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from logpolar.features.features import Features
+from logpolar.geometry import verification
 from logpolar.geometry.options import EstimationOptions
 from logpolar.geometry.verification import match_and_verify
 from logpolar.keypoints import Keypoints
+from logpolar.matching.nearest import match_features
 from logpolar.matching.options import MatchingOptions
 
 CAMERA = "SIMPLE_PINHOLE,400,400,500,200,200"
@@ -86,6 +88,17 @@ def test_guided_matching_finds_what_the_ratio_test_rejects(model, scale):
     right = found.matches.indices[:, 0] == found.matches.indices[:, 1]
     assert right.mean() > 0.9
     assert found.geometry.significance == plain.geometry.significance
+
+
+def test_matches_of_a_learned_matcher_are_not_guided(pair, monkeypatch):
+    def match(first, second, options, *, device):
+        return match_features(first, second, replace(options, matcher="nearest"), device=device)
+
+    monkeypatch.setattr(verification, "match_features", match)
+    found = match_and_verify(*pair, matching=MatchingOptions(matcher="learned"))
+    assert found.geometry.common_scene
+    assert found.unguided is None
+    assert match_and_verify(*pair).unguided is not None
 
 
 def test_guided_matching_needs_a_common_scene(pair):

@@ -24,7 +24,9 @@ class EstimationOptions:
         0.01,
         100,
     )
-    guided: bool = setting(True, "Match again near the first estimate, and estimate again from these matches.")
+    guided: bool = setting(
+        True, "Match nearest neighbours again near the first estimate, and estimate again from these matches."
+    )
     seed: int = setting(0, "Random seed of the estimator.", 0)
 
     def __post_init__(self) -> None:

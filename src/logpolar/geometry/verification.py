@@ -97,13 +97,14 @@ def match_and_verify(
     """Match two images and estimate their geometry: ``model`` is fundamental, homography, pose or none.
 
     A pose needs the ``cameras``, see ``estimate_pose``. With none, all matches count as inliers. ``matching``: by
-    default ``PairMatchingOptions``. With ``estimation.guided`` matches are those found near the first estimate.
+    default ``PairMatchingOptions``. With ``estimation.guided`` nearest neighbours are matched again near the first
+    estimate; a learned matcher has seen where keypoints are already.
     """
     matching, estimation = matching or PairMatchingOptions(), estimation or EstimationOptions()
     matches = match_features(first, second, matching, device=device)
     unguided = None
     geometry = estimate_geometry(model, first, second, matches, cameras, estimation)
-    if estimation.guided and geometry.common_scene:
+    if estimation.guided and not matching.learned and geometry.common_scene:
         predicted = _prediction(model, geometry, first, second, cameras, estimation)
         near = match_near(first, second, predicted, matches.distances[geometry.inliers], matching)
         again = estimate_geometry(model, first, second, near, cameras, estimation)

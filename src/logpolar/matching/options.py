@@ -16,7 +16,10 @@ _FILTER_HELP = (
     "consensus: neighbouring matches must agree on the change of scale and rotation; auto: the same for nearest "
     "neighbours of keypoints with sizes and angles, none for others."
 )
-MATCHER_HELP = "nearest: nearest neighbours; learned: the shipped learned matcher (experimental); or the file of one."
+MATCHER_HELP = (
+    "nearest: nearest neighbours; learned: the shipped learned matcher, for features of logpolar-sf; or the file of one. "
+    "Looks at other features than a learned matcher's are matched by nearest neighbours."
+)
 
 
 @dataclass(frozen=True)

@@ -317,7 +317,8 @@ def _funnel(
     name = "keypoints of all looks, fewer of both" if found.looks else "keypoints, fewer of both"
     steps = [(name, min(len(side.features) for side in sides))]
     if matching.learned:
-        steps.append(("chosen by the learned matcher", chosen))
+        whole = found.before_guiding.confidence is not None  # of several looks some may have nearest neighbours
+        steps.append((f"chosen by the {'learned matcher' if whole else 'matchers of all looks'}", chosen))
     else:
         steps.append(("mutual nearest neighbours" if matching.mutual else "nearest neighbours", nearest))
         if matching.ratio is not None and matching.ratio < 1:
