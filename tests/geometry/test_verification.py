@@ -7,6 +7,7 @@ import pytest
 
 from logpolar.features.features import Features
 from logpolar.geometry import verification
+from logpolar.geometry.guided import match_near
 from logpolar.geometry.options import EstimationOptions
 from logpolar.geometry.verification import match_and_verify
 from logpolar.keypoints import Keypoints
@@ -94,11 +95,18 @@ def test_matches_of_a_learned_matcher_are_not_guided(pair, monkeypatch):
     def match(first, second, options, *, device):
         return match_features(first, second, replace(options, matcher="nearest"), device=device)
 
+    asked = []
+
+    def match_again(*arguments):
+        asked.append(arguments)
+        return match_near(*arguments)
+
     monkeypatch.setattr(verification, "match_features", match)
-    found = match_and_verify(*pair, matching=MatchingOptions(matcher="learned"))
-    assert found.geometry.common_scene
-    assert found.unguided is None
-    assert match_and_verify(*pair).unguided is not None
+    monkeypatch.setattr(verification, "match_near", match_again)
+    assert match_and_verify(*pair, matching=MatchingOptions(matcher="learned")).geometry.common_scene
+    assert not asked
+    assert match_and_verify(*pair).geometry.common_scene
+    assert asked
 
 
 def test_guided_matching_needs_a_common_scene(pair):
