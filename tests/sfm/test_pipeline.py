@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pycolmap
@@ -15,6 +17,7 @@ from logpolar.errors import LogpolarError, StorageError
 from logpolar.features.collections import open_features
 from logpolar.matching.merging import merge_sources
 from logpolar.sfm.cameras import CameraOptions
+from logpolar.sfm.localisation import Localiser
 from logpolar.sfm.mapper import read_report
 from logpolar.sfm.pipeline import SfmInputs, SfmOptions, reconstruct
 from synthetic_world import standard_world
@@ -91,6 +94,25 @@ class TestMapping:
         assert len(report.registered) >= 4
         (camera,) = pycolmap.Reconstruction(str(output / "sparse" / str(report.model))).cameras.values()
         assert (camera.model.name, camera.params.tolist()) == ("SIMPLE_PINHOLE", [352, 160, 120])
+
+
+class TestSecondLooks:
+    def test_their_matches_are_mapped_and_photos_localised_all_the_same(self, scene, tmp_path):
+        options = SfmOptions("sequential", overlap=2, refine=False, second_look="same", region_size=400)
+        photos, said = scene / "photos", []
+        once = reconstruct(photos, start(scene, tmp_path / "once"), open_few, replace(options, second_look="none"))
+        output = start(scene, tmp_path / "twice")
+        twice = reconstruct(photos, output, open_few, options, say=said.append, open_second=open_few)
+        assert re.search(r"second looks: \d{3,} matches more, of \d pairs", "\n".join(said))
+        assert len(twice.registered) >= len(once.registered)
+        assert twice.points > 1.2 * once.points
+        views = Localiser(output).model.images.values()
+        assert any(len(view.points2D) > 300 for view in views)
+        (found,) = Localiser(output).localise([photos / "2.png"])
+        assert found.inliers > 20
+        again = reconstruct(photos, output, open_few, replace(options, second_look="none"))
+        assert again.points == once.points
+        assert not (output / "merged.h5").exists()
 
 
 class TestResuming:

@@ -8,12 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from logpolar.cli.options import ENGINE, command_line, detector_of, extraction_options, open_extractor, take_extraction
+from logpolar.cli.options import (
+    ENGINE,
+    command_line,
+    detector_of,
+    extraction_options,
+    look_extraction,
+    model_of_look,
+    open_extractor,
+    take_extraction,
+)
 from logpolar.cli.settings import make_settings, settings_options
 from logpolar.errors import LogpolarError
 from logpolar.geometry.options import EstimationOptions, SecondLookOptions
 from logpolar.matching.options import MatchingOptions, PairMatchingOptions
-from logpolar.settings import DEFAULT_CONTRAST, ORIENTATIONS, DetectionOptions
+from logpolar.settings import DEFAULT_CONTRAST, DetectionOptions
 from logpolar.storage.atomic_io import check_output, check_page, check_picture
 from logpolar.viewing.options import DrawingOptions
 
@@ -125,16 +134,13 @@ def _open_looks(
             raise LogpolarError(f"--compare {compare}: give another descriptor than the model itself")
         opened[other.name] = [other]
     if second_look == "auto":
-        pair = "logpolar-sf-int8" if ours.model.card.precision == "int8" else "logpolar-sf"
-        second_look = "none" if compare else pair
+        second_look = "none" if compare else model_of_look(second_look, ours.model.card.precision)
     if second_look == "same":
         return {name: own * 2 for name, own in opened.items()}
     if second_look != "none":
         if compare:
             raise LogpolarError("--compare needs --second-look same or none: another model's would mix the two")
-        # In the region keypoints stand as in the first photo, whatever the orientation of the first look's.
-        changes = {"model": second_look, "detector": None, "orientation": ORIENTATIONS[0]}
-        opened[ours.model.name] += [open_extractor(**extraction | changes)]
+        opened[ours.model.name] += [open_extractor(**look_extraction(extraction, second_look))]
     return opened
 
 

@@ -252,6 +252,21 @@ def open_extractor(
     return Extractor(descriptor, opened, **extraction)
 
 
+def model_of_look(second_look: str, precision: str) -> str:
+    """The model that ``auto`` stands for in a second look, by the precision of the first look's."""
+    if second_look != "auto":
+        return second_look
+    return "logpolar-sf-int8" if precision == "int8" else "logpolar-sf"
+
+
+def look_extraction(extraction: dict[str, Any], model: str) -> dict[str, Any]:
+    """Options of ``open_extractor`` for second looks with a model.
+
+    In the region keypoints stand as in the first photo, whatever the orientation of the first look's.
+    """
+    return extraction | {"model": model, "detector": None, "orientation": ORIENTATIONS[0]}
+
+
 def detector_of(model: str, detector: str | None) -> tuple[str, str]:
     """Names of the descriptor and the detector that --model and --detector choose."""
     from logpolar.models.files import take_apart

@@ -6,26 +6,33 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from logpolar.cli.options import (
     command_line,
     continuing,
+    detector_of,
     extraction_options,
     extractor_opener,
     jobs_option,
+    look_extraction,
     masks_option,
+    model_of_look,
     pairs_file_option,
     take_extraction,
 )
 from logpolar.cli.settings import Number, make_settings, settings_options
 from logpolar.errors import LogpolarError
 from logpolar.matching.options import MatchingOptions
+from logpolar.settings import DEFAULT_MAX_KEYPOINTS
 from logpolar.sfm.mapper import MODELS, PAGE, REPORT, NoModelError, SfmReport, check_claim
 from logpolar.sfm.pipeline import SfmInputs, SfmOptions
 from logpolar.sfm.quality import DEFAULT_QUALITY, QUALITIES, QUALITY_NAMES, Quality
+
+if TYPE_CHECKING:
+    from logpolar.features.batch import OpenExtractor
 
 _PATH = click.Path(path_type=Path)
 
@@ -78,10 +85,12 @@ def sfm(ctx: click.Context, /, photos: Path, output: Path, **settings: Any) -> N
         settings["camera_mode"] = "single"  # frames have no EXIF data that would tell COLMAP so
     command = command_line()
     device = settings["device"]
-    opener = extractor_opener(**take_extraction(settings), contrast_threshold=quality.contrast_threshold)
+    extraction = {**take_extraction(settings), "contrast_threshold": quality.contrast_threshold}
+    opener = extractor_opener(**extraction)
     silent, as_json = settings.pop("quiet"), settings.pop("as_json")
     say = (lambda line: None) if silent or as_json else click.echo
     options = make_settings(SfmOptions, settings)
+    again = _look_opener(options.second_look, extraction)
     system, control = settings.pop("georegister"), settings.pop("control")
     if control and not system:
         raise LogpolarError("--control needs --georegister")
@@ -96,7 +105,7 @@ def sfm(ctx: click.Context, /, photos: Path, output: Path, **settings: Any) -> N
         try:
             with explained(photos, output, command):
                 matching = make_settings(MatchingOptions, settings)
-                report = reconstruct(photos, output, opener, options, matching, inputs, *run)
+                report = reconstruct(photos, output, opener, options, matching, inputs, *run, again)
         except NoModelError as error:
             _warn(str(error))
             sys.exit(1)
@@ -120,6 +129,22 @@ def _apply_quality(ctx: click.Context, settings: dict[str, Any], quality: Qualit
         if _left_open(ctx, name):
             settings[name] = getattr(quality, name)
     settings["ba_iterations"] = quality.ba_iterations
+
+
+def _look_opener(second_look: str, extraction: dict[str, Any]) -> OpenExtractor | None:
+    """Opens the extractors of second looks, whose keypoints are for one region each: as many as `match` finds."""
+    from logpolar.models import load_model
+
+    if second_look == "none":
+        return None
+    few = extraction | {"max_keypoints": DEFAULT_MAX_KEYPOINTS}
+    if second_look == "same":
+        return extractor_opener(**few)
+    descriptor, _ = detector_of(extraction["model"], extraction.get("detector"))
+    model = model_of_look(second_look, load_model(descriptor).card.precision)
+    opener = extractor_opener(**look_extraction(few, model))
+    opener(threads=1)  # a model that cannot be opened is told before hours of other work
+    return opener
 
 
 def _left_open(ctx: click.Context, name: str) -> bool:

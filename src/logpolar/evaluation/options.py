@@ -157,6 +157,9 @@ class SfmTestOptions(DetectionOptions):
     keypoints: int = setting(2000, "Most keypoints per image.", 1)
     ratio: float = setting(DEFAULT_RATIO, "Ratio test of learned descriptors.", 0.01, 1)
     matcher: str = setting("nearest", MATCHER_HELP)
+    second_look: str = setting(
+        "none", "Look again at pairs, with the keypoints and descriptors of this model; or none."
+    )
     sift_ratio: float = setting(0.8, "Ratio test of SIFT; 0.8 is COLMAP's default.", 0.01, 1)
     repeats: int = setting(3, "Reconstructions from the same matches, with consecutive seeds; figures are means.", 1)
     seed: int = setting(0, "Random seed for drawing images, and for COLMAP.", 0)

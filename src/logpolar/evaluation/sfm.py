@@ -29,11 +29,12 @@ from logpolar.evaluation.descriptors.registry import Method
 from logpolar.evaluation.options import RunOptions, SfmTestOptions, recorded
 from logpolar.evaluation.posed_scenes import PosedScene, read_scene
 from logpolar.evaluation.protocol import Protocol, Results, bar, check_scene_names, decimal, make_folder
+from logpolar.features.extractor import Extractor
 from logpolar.geometry.cameras import Camera, Matrix
 from logpolar.images import downscale, to_bytes, to_gray
 from logpolar.keypoints.detection import SiftDetector
 from logpolar.matching.options import MatchingOptions
-from logpolar.settings import DetectionOptions
+from logpolar.settings import DEFAULT_MAX_KEYPOINTS, DetectionOptions
 from logpolar.sfm import pipeline
 from logpolar.sfm.colmap_sift import SiftOptions, reconstruct_with_sift
 from logpolar.sfm.database_files import read_content
@@ -240,11 +241,14 @@ def by_method(
     """`logpolar sfm` with the method of a spec."""
     detection = DetectionOptions(test.spread, test.min_size, test.max_size)
     opener = partial(MethodExtractor, spec, test.keypoints, detection, engine or {}, detector)
-    options = pipeline.SfmOptions(seed=test.seed)
+    options = pipeline.SfmOptions(seed=test.seed, second_look=test.second_look)
+    again = None
+    if test.second_look != "none":
+        again = partial(Extractor, test.second_look, max_keypoints=DEFAULT_MAX_KEYPOINTS, **(engine or {}))
     matching = MatchingOptions(ratio if ratio < 1 else None, matcher=test.matcher)
 
     more: dict[str, Any] = {"options": options, "matching": matching, "jobs": jobs, "progress": True}
-    return partial(pipeline.reconstruct, open_extractor=opener, **more)
+    return partial(pipeline.reconstruct, open_extractor=opener, open_second=again, **more)
 
 
 def by_colmap(test: SfmTestOptions) -> Reconstruct:

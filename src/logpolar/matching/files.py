@@ -141,6 +141,10 @@ class PairWriter(FeatureWriter):
 
         self._add(write)
 
+    def add_all_matches(self, found: Mapping[Pair, tuple[int, Matches]]) -> None:
+        """Add matches of many pairs in one transaction, see ``MatchWriter.add``."""
+        self._add(lambda file: _write_pairs(file, found))
+
 
 def check_matches(matches: Matches, first: int, second: int, what: str) -> None:
     """Raise unless the matches fit images with these numbers of keypoints; ``what`` names them in the error."""

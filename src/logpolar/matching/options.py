@@ -17,8 +17,8 @@ _FILTER_HELP = (
     "neighbours of keypoints with sizes and angles, none for others."
 )
 MATCHER_HELP = (
-    "nearest: nearest neighbours; learned: the shipped learned matcher, for features of logpolar-sf; or the file of one. "
-    "Looks at other features than a learned matcher's are matched by nearest neighbours."
+    "nearest: nearest neighbours; learned: the shipped learned matcher, for features of logpolar-sf; or the file of "
+    "one. Looks at other features than a learned matcher's are matched by nearest neighbours."
 )
 
 

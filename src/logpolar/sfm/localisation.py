@@ -31,7 +31,7 @@ from logpolar.matching.options import MatchingOptions
 from logpolar.matching.retrieval import find_centres, pool, shipped_centres
 from logpolar.sfm.cameras import CameraOptions, read_calibration, reader_options
 from logpolar.sfm.mapper import MODELS, read_report
-from logpolar.sfm.pipeline import FEATURES
+from logpolar.sfm.pipeline import FEATURES, MERGED
 from logpolar.sfm.pycolmap_compat import import_pycolmap_4, quiet
 from logpolar.sfm.workspace import read_model
 from logpolar.storage.atomic_io import check_place
@@ -110,13 +110,16 @@ class Localiser:
                 names = [image.name for image in images]
                 centres = find_centres(names, lambda name: file.read(name).descriptors)
             self._centres = centres
-            self._views = [self._view(file, image) for image in images]
+            counts = _merged_counts(folder / MERGED, [image.name for image in images])
+            self._views = [self._view(file, image, counts.get(image.name)) for image in images]
 
-    def _view(self, file: FeatureFile, image: Any) -> _View:
+    def _view(self, file: FeatureFile, image: Any, merged: int | None) -> _View:
+        """``merged``: its number of keypoints with those of second looks, which follow the features and are left out:
+        their descriptors are of another model."""
         features = file.read(image.name)
-        if len(features) != len(image.points2D):
+        if len(image.points2D) not in (len(features), merged):
             raise StorageError(f"{file.path}: the features of {image.name} are not those of the model")
-        rows = [row for row, point in enumerate(image.points2D) if point.has_point3D()]
+        rows = [row for row, point in enumerate(image.points2D[: len(features)]) if point.has_point3D()]
         try:
             xyz = [self.model.points3D[image.points2D[row].point3D_id].xyz for row in rows]
         except KeyError as error:
@@ -283,3 +286,11 @@ def _add_camera(pycolmap: Any, model: Any, used: PhotoCamera) -> int:
     camera.params = list(used.parameters)
     model.add_camera_with_trivial_rig(camera)
     return number
+
+
+def _merged_counts(path: Path, names: Sequence[str]) -> dict[str, int]:
+    """Keypoints of both looks at photos; nothing of those that had one look."""
+    if not path.is_file():
+        return {}
+    with FeatureFile(path) as file:
+        return {name: file.count(name) for name in set(names) & set(file.names())}

@@ -1,6 +1,7 @@
 """From a folder of photos to a sparse COLMAP model with our features; every stage is resumable.
 
 OUTPUT/features.h5, matches.h5, pairs.txt   as written by `extract` and `match-features`
+OUTPUT/looks.h5, merged.h5                  of second looks at the pairs, see ``second_looks``
 OUTPUT/database.db                          the verified COLMAP database
 OUTPUT/sparse/0, 1, ...                     the models, as COLMAP's mapper writes them
 OUTPUT/report.json                          figures of the largest model, and a digest of all inputs and settings
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from logpolar.errors import LogpolarError, some_of
+from logpolar.geometry.options import DEFAULT_REGION_SIZE
 from logpolar.matching.pairs import PAIRINGS, Pair, PairingOptions, choose_pairs, read_pairs, spatial_pairs
 from logpolar.settings import setting
 from logpolar.sfm.cameras import CameraOptions, misfits, read_calibration
@@ -48,6 +50,7 @@ if TYPE_CHECKING:  # the command line builds its options from this module; the r
     from logpolar.sfm.known_poses import KnownPoses
 
 FEATURES, MATCHES, PAIRS, REPEATS = "features.h5", "matches.h5", "pairs.txt", "repeats"
+LOOKS, MERGED = "looks.h5", "merged.h5"
 
 
 SfmPairing = Literal["exhaustive", "sequential", "retrieval", "spatial"]
@@ -65,6 +68,15 @@ class SfmOptions(PairingOptions):
     )
     cameras: CameraOptions = CameraOptions()  # noqa: RUF009 - frozen
     fixed_intrinsics: bool = setting(False, "Keep the intrinsics as they are: known, or guessed from EXIF.")
+    second_look: str = setting(
+        "none",
+        "Look again at each pair of photos that show the same, see `match`: several times the matches, for one to "
+        "three seconds a pair and core; auto: with logpolar-sf, or its int8 variant if the first model is one; same: "
+        "with the first model; none; or a model.",
+    )
+    region_size: int = setting(
+        DEFAULT_REGION_SIZE, "Longer side, in pixels, at which a second look sees what two photos share.", 64, 8192
+    )
     refine: bool = setting(True, "Refine matched keypoints to sub-pixel precision.")
     mapper: MapperName = setting(  # noqa: RUF009 - it makes a field
         "incremental", "COLMAP's mapper: photo after photo, or all at once (faster; pycolmap 4).", choices=MAPPERS
@@ -97,13 +109,14 @@ def reconstruct(
     say: Callable[[str], None] = lambda line: None,
     device: str = "cpu",
     warn: Callable[[str], None] = lambda line: None,
+    open_second: OpenExtractor | None = None,
 ) -> SfmReport:
     """Features, pairs, matches, database and model of the photos in a folder, with COLMAP's mapper.
 
     A second call resumes an interrupted run, adds new photos and drops those that are gone. Files made with other
     settings are refused; ``overwrite`` starts over. A folder with a COLMAP project that was not made here is refused
-    either way. ``device``: where pairs are matched. ``say`` gets a line on every stage, ``warn`` one on every
-    photo that is left out or lacks its mask.
+    either way. ``device``: where pairs are matched. ``open_second``: the extractor of second looks, if any. ``say``
+    gets a line on every stage, ``warn`` one on every photo that is left out or lacks its mask.
     """
     from logpolar.images import find_images
     from logpolar.sfm.known_poses import read_known_poses
@@ -130,6 +143,7 @@ def reconstruct(
         if not overwrite and before and before.made_of == made_of:
             say("database and model are up to date")
             return before
+        run.look_again(chosen, open_second)
         return run.map(names, chosen, made_of, left_out, poses)
 
 
@@ -158,7 +172,8 @@ class _Run:
         self._photos, self._output, self._options, self._inputs = photos, output, options, inputs
         self._jobs, self._overwrite, self._progress, self._say, self._warn = jobs, overwrite, progress, say, warn
         self._clock = _Stopwatch()
-        self._features = inputs.features or output / FEATURES
+        self._features, self._matches = inputs.features or output / FEATURES, output / MATCHES
+        self._masks: dict[str, Path] = {}
         self._positions: dict[str, Position] = {}
 
     def extract(self, images: dict[str, Path], open_extractor: OpenExtractor) -> tuple[list[str], dict[str, str]]:
@@ -206,6 +221,7 @@ class _Run:
             images, self._features, open_extractor, self._jobs, self._overwrite, self._progress, masks=masks
         )
         if masks is not None:
+            self._masks = masks
             used = len(masks.keys() - report.failed.keys())
             self._say(f"masks: {report.masked} keypoints of {used} photos dropped")
         return dict(report.failed)
@@ -222,12 +238,29 @@ class _Run:
         chosen = _choose(self._output, self._features, names, self._options, self._inputs.pairs, self._positions)
         self._clock.lap("pairs")
         self._say(f"matches of {len(chosen)} pairs")
-        files = self._features, self._output / MATCHES
-        match_pairs(*files, chosen, matching, self._jobs, self._overwrite, self._progress, device)
+        match_pairs(
+            self._features, self._matches, chosen, matching, self._jobs, self._overwrite, self._progress, device
+        )
         self._clock.lap("matches")
-        with MatchFile(self._output / MATCHES) as file:
+        with MatchFile(self._matches) as file:
             content = [names, sorted(chosen), file.settings, asdict(self._options), poses.poses if poses else None]
         return chosen, hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    def look_again(self, chosen: list[Pair], open_second: OpenExtractor | None) -> None:
+        """Second looks at the pairs; features and matches are then those of both looks."""
+        from logpolar.sfm.second_looks import LookSources, look_at_pairs, merge_looks
+
+        if open_second is None:
+            (self._output / MERGED).unlink(missing_ok=True)
+            return
+        size, looks = self._options.region_size, self._output / LOOKS
+        self._say(f"second looks at {len(chosen)} pairs")
+        sources = LookSources(self._photos, self._features, self._matches, open_second, size, self._masks)
+        report = look_at_pairs(sources, looks, chosen, self._jobs, self._overwrite, self._progress)
+        self._say(f"second looks: {report.matches} matches more, of {report.gained} pairs")
+        merge_looks(self._features, self._matches, looks, self._output / MERGED, chosen)
+        self._features = self._matches = self._output / MERGED
+        self._clock.lap("second looks")
 
     def map(
         self,
@@ -243,7 +276,7 @@ class _Run:
         claim_folder(output, reset=True)
         cameras = replace(options.cameras, camera_mode="per-image") if poses and poses.cameras else options.cameras
         export = ExportOptions(cameras, seed=options.seed, refine=options.refine)
-        files = self._features, output / MATCHES, output / DATABASE
+        files = self._features, self._matches, output / DATABASE
         given: dict[str, Any] = {"pairs": chosen, "names": names, "poses": poses, "progress": self._progress}
         given["positions"] = self._positions
         written = export_database(*files, self._photos, options=export, overwrite=True, **given)
