@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 
@@ -20,7 +21,7 @@ from logpolar.features.files import FeatureFile
 from synthetic_world import standard_world
 
 SMALL = ("--model", "logpolar-96-small", "--min-size", "0", "--max-keypoints", "300", "--jobs", "1")
-FEW = (*SMALL, "--pairing", "sequential", "--overlap", "3")
+FEW = (*SMALL, "--pairing", "sequential", "--overlap", "3", "--second-look", "none")
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +73,15 @@ def test_masks_and_quality(photos, tmp_path):
         assert file.read("0.png").keypoints.xy[:, 0].min() > 159
         assert file.read("2.png").keypoints.xy[:, 0].min() < 100
         assert file.settings["max_size"] == 1000
+
+
+def test_second_looks(photos, tmp_path):
+    looks = "--second-look", "same", "--look-at", "all", "--region-size", 300
+    result = run_sfm(photos, tmp_path / "model", *FEW[:-3], 1, *looks)
+    assert re.search(r"second looks: \d{2,} matches more, of \d pairs", result.stdout)
+    assert (tmp_path / "model" / "merged.h5").exists()
+    assert "second looks" in json.loads((tmp_path / "model" / "report.json").read_text())["seconds"]
+    assert_one_error(run_sfm(photos, tmp_path / "other", "--second-look", "nothing"), "no model 'nothing'")
 
 
 def test_two_of_many_photos_are_a_failure(photos, tmp_path):

@@ -149,6 +149,23 @@ def test_the_last_adjustment_bears_incorrect_observations(database, tmp_path):
     assert moved[1] < 0.7 * moved[0]
 
 
+def test_a_model_that_the_last_adjustment_spoils_stays_as_it_was(database, tmp_path, monkeypatch):
+    models = run_mapper(database, tmp_path, tmp_path, FEW)
+    before = {number: models[0].images[number].projection_center() for number in models[0].reg_image_ids()}
+
+    def collapse(model, settings, held):
+        model.transform(pycolmap.Sim3d(1e-8, pycolmap.Rotation3d(), np.zeros(3)))
+        for number in list(model.points3D)[::2]:
+            model.points3D[number].xyz = np.ones(3)
+        model.update_point_3d_errors()
+
+    monkeypatch.setattr(mapper, "_adjust", collapse)
+    polish(models, tmp_path, FEW)
+    for model in (models[0], pycolmap.Reconstruction(str(tmp_path / "0"))):
+        for number, centre in before.items():
+            np.testing.assert_allclose(model.images[number].projection_center(), centre)
+
+
 @pytest.mark.parametrize("failures", [1, 2, 4])
 def test_another_seed_may_find_a_model_where_the_first_found_none(tmp_path, monkeypatch, failures):
     seeds = []

@@ -15,11 +15,13 @@ from colmap_databases import query
 from colmap_scene import open_few
 from logpolar.errors import LogpolarError, StorageError
 from logpolar.features.collections import open_features
+from logpolar.matching.files import MatchFile, MatchWriter
 from logpolar.matching.merging import merge_sources
 from logpolar.sfm.cameras import CameraOptions
 from logpolar.sfm.localisation import Localiser
 from logpolar.sfm.mapper import read_report
 from logpolar.sfm.pipeline import SfmInputs, SfmOptions, reconstruct
+from logpolar.sfm.second_looks import LookReport
 from synthetic_world import standard_world
 
 
@@ -98,7 +100,7 @@ class TestMapping:
 
 class TestSecondLooks:
     def test_their_matches_are_mapped_and_photos_localised_all_the_same(self, scene, tmp_path):
-        options = SfmOptions("sequential", overlap=2, refine=False, second_look="same", region_size=400)
+        options = SfmOptions("sequential", overlap=2, refine=False, second_look="same", look_at="all", region_size=400)
         photos, said = scene / "photos", []
         once = reconstruct(photos, start(scene, tmp_path / "once"), open_few, replace(options, second_look="none"))
         output = start(scene, tmp_path / "twice")
@@ -112,6 +114,56 @@ class TestSecondLooks:
         assert found.inliers > 20
         again = reconstruct(photos, output, open_few, replace(options, second_look="none"))
         assert again.points == once.points
+        assert not (output / "merged.h5").exists()
+
+
+class TestMissingPhotos:
+    """Of four photos, whose files say they are of a chain, the last has no matches until a second look."""
+
+    OPTIONS = SfmOptions("sequential", overlap=2, refine=False, second_look="same", region_size=400)
+
+    @pytest.fixture
+    def output(self, scene, tmp_path):
+        """Stopped after matching; of the deep photo only ten matches with each other one are left."""
+        output = start(scene, tmp_path / "model")
+        with MatchFile(scene / "matches.h5") as file:
+            found = {pair: file.read(*pair) for pair in file.pairs()}
+            settings = file.settings
+        with open_features(scene / "features.h5") as features:
+            counts = {name: features.count(name) for name in features.names()}
+        with MatchWriter(output / "matches.h5", settings, overwrite=True) as writer:
+            for pair, matches in found.items():
+                kept = matches[:12] if "deep/5.png" in pair else matches
+                writer.add({pair: (counts[pair[0]], kept)})
+        return output
+
+    def test_their_pairs_are_looked_at_again(self, scene, output):
+        said = []
+        report = reconstruct(scene / "photos", output, open_few, self.OPTIONS, say=said.append, open_second=open_few)
+        assert "1 of 6 photos are missing from the model" in said
+        assert "second looks at 2 pairs" in said
+        assert said.count("database and verification") == 2
+        assert len(report.registered) == 6
+        assert read_report(output) == report
+
+    def test_a_run_that_is_stopped_before_the_second_look_goes_on_there(self, scene, output, monkeypatch):
+        given = scene / "photos", output, open_few, self.OPTIONS
+        with monkeypatch.context() as patch:
+            patch.setattr("logpolar.sfm.second_looks.look_at_pairs", fail)
+            with pytest.raises(pytest.fail.Exception):
+                reconstruct(*given, open_second=open_few)
+        said = []
+        assert len(reconstruct(*given, say=said.append, open_second=open_few).registered) == 6
+        assert said.count("database and verification") == 1
+        assert reconstruct(*given, say=said.append, open_second=fail).photos == 6
+        assert said[-1] == "database and model are up to date"
+
+    def test_looks_that_add_nothing_leave_the_model(self, scene, output, monkeypatch):
+        nothing = LookReport(2, 0, 0)
+        monkeypatch.setattr("logpolar.sfm.second_looks.look_at_pairs", lambda *arguments: nothing)
+        report = reconstruct(scene / "photos", output, open_few, self.OPTIONS, open_second=open_few)
+        assert len(report.registered) == 5
+        assert read_report(output) == report
         assert not (output / "merged.h5").exists()
 
 

@@ -69,6 +69,7 @@ _PATH = click.Path(path_type=Path)
 def sfm(ctx: click.Context, /, photos: Path, output: Path, **settings: Any) -> None:
     """Reconstruct PHOTOS, a folder or a video, into OUTPUT/sparse: features, matches, verification, COLMAP's mapper.
 
+    If photos are missing from the model, their pairs are looked at again, see --second-look, and all is mapped anew.
     Rerun the command to resume, to add new photos or to drop removed ones. OUTPUT also holds the feature and match
     files, the COLMAP database, report.html to look at, report.json, points.ply and summary.png; a folder with a
     COLMAP project from elsewhere is refused. Exit code 1: no model, which report.html explains, most photos missing
@@ -143,7 +144,8 @@ def _look_opener(second_look: str, extraction: dict[str, Any]) -> OpenExtractor 
     descriptor, _ = detector_of(extraction["model"], extraction.get("detector"))
     model = model_of_look(second_look, load_model(descriptor).card.precision)
     opener = extractor_opener(**look_extraction(few, model))
-    opener(threads=1)  # a model that cannot be opened is told before hours of other work
+    if second_look != "auto":
+        opener(threads=1)  # a model that cannot be opened is told before hours of other work
     return opener
 
 

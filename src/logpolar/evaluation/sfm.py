@@ -241,7 +241,7 @@ def by_method(
     """`logpolar sfm` with the method of a spec."""
     detection = DetectionOptions(test.spread, test.min_size, test.max_size)
     opener = partial(MethodExtractor, spec, test.keypoints, detection, engine or {}, detector)
-    options = pipeline.SfmOptions(seed=test.seed, second_look=test.second_look)
+    options = pipeline.SfmOptions(seed=test.seed, second_look=test.second_look, look_at="all")
     again = None
     if test.second_look != "none":
         again = partial(Extractor, test.second_look, max_keypoints=DEFAULT_MAX_KEYPOINTS, **(engine or {}))

@@ -98,8 +98,9 @@ def _no_model(facts: Facts) -> Iterator[Finding]:
     if facts.models:
         return
     advice = (
-        "COLMAP starts from a pair with many inliers and a baseline. Add photos a step apart with large overlap, "
-        "try --pairing exhaustive and more keypoints; photos from one spot, however many, give no depth."
+        "COLMAP starts from a pair with many inliers and a baseline. Try --look-at all, --pairing exhaustive and "
+        "more keypoints, or add photos a step apart with large overlap; photos from one spot, however many, give no "
+        "depth."
     )
     yield Finding("problem", "No model: COLMAP found no pair of photos to start from", advice)
 
@@ -146,8 +147,8 @@ def _islands(facts: Facts) -> Iterator[Finding]:
         rows = [row for island in groups for row in island]
         sizes = ", ".join(str(len(island)) for island in groups)
         advice = (
-            "Nothing connects these groups with the rest, so they cannot become one model. Add photos between them, or "
-            "try --pairing exhaustive if pairs were chosen by name or retrieval."
+            "Nothing connects these groups with the rest, so they cannot become one model. Try --look-at all, and "
+            "--pairing exhaustive if pairs were chosen by name or retrieval; or add photos between the groups."
         )
         beside = "the group of the model" if inside else "the largest group"
         title = f"The match graph falls apart: beside {beside}, of {_photos(main)}, {_counted(len(groups), 'island')}"
@@ -165,8 +166,8 @@ def _weak_pairs(facts: Facts) -> Iterator[Finding]:
             rows.append(row)
     if rows:
         advice = (
-            f"COLMAP needs {FEW_INLIERS} known points to place a photo. More keypoints (--max-keypoints, --max-size) "
-            "and photos with a smaller change of viewpoint help."
+            f"COLMAP needs {FEW_INLIERS} known points to place a photo. Second looks at all pairs (--look-at all), "
+            "more keypoints (--max-keypoints, --max-size) and photos with a smaller change of viewpoint help."
         )
         yield Finding("warning", f"{_photos(rows)} with too few inliers in every pair", advice, rows)
 

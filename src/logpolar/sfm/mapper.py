@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 import threading
 import time
@@ -130,8 +131,10 @@ def run_mapper(
 def polish(models: dict[int, Any], output: Path, options: MapperOptions) -> None:
     """A last bundle adjustment with a robust loss, and the models written again; cameras that ran away are put back.
 
-    COLMAP's own has squares only, so that the few incorrect matches within its 4 pixels pull at the cameras.
+    COLMAP's own has squares only, so that the few incorrect matches within its 4 pixels pull at the cameras. A model
+    that this spoils stays as it was: a wrong one may collapse to a point.
     """
+    from logpolar.sfm.merging import fits_as_well
     from logpolar.sfm.runaways import put_back
 
     pycolmap = import_pycolmap("structure from motion")
@@ -148,7 +151,9 @@ def polish(models: dict[int, Any], output: Path, options: MapperOptions) -> None
         if model.num_reg_images() > 2 and model.num_points3D():
             if not options.fixed_intrinsics:
                 models[number] = model = put_back(model, lambda model, held: _adjust(model, settings, held))
-            _adjust(model, settings, set())
+            adjusted = copy.deepcopy(model)
+            _adjust(adjusted, settings, set())
+            models[number] = model = adjusted if fits_as_well(adjusted, model) else model
             model.write(str(output / str(number)))
 
 
@@ -286,6 +291,11 @@ def map_database(
         made_of=made_of,
         seconds={**(seconds or {}), "mapping": round(time.perf_counter() - began, 3)},
     )
+    return write_report(output, report)
+
+
+def write_report(output: Path, report: SfmReport) -> SfmReport:
+    """Write the report of a finished run, and return it."""
     write_json(output / REPORT, asdict(report), indent=1)
     return report
 

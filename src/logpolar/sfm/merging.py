@@ -89,8 +89,13 @@ def _join(database: Path, photos: Path, place: Path, larger: Any, smaller: Any, 
     wanted = _names(larger) | _names(smaller)
     if joint is None or len(wanted - _names(joint)) > MOST_LOST * len(wanted):
         return None
-    errors = [model.compute_mean_reprojection_error() for model in (larger, smaller)]
-    return joint if joint.compute_mean_reprojection_error() <= WORSE * max(errors) + SLACK else None
+    return joint if fits_as_well(joint, larger, smaller) else None
+
+
+def fits_as_well(model: Any, *before: Any) -> bool:
+    """Whether a model made of others fits its matches about as well as the worst of them."""
+    errors = [each.compute_mean_reprojection_error() for each in before]
+    return bool(model.compute_mean_reprojection_error() <= WORSE * max(errors) + SLACK)
 
 
 def _both(place: Path, larger: Any, smaller: Any, aligned: Any) -> KnownPoses:

@@ -16,6 +16,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -35,10 +36,12 @@ from logpolar.sfm.mapper import (
     SUMMARY,
     MapperName,
     MapperOptions,
+    NoModelError,
     SfmReport,
     claim_folder,
     map_database,
     read_report,
+    write_report,
 )
 from logpolar.sfm.pycolmap_compat import import_pycolmap
 from logpolar.storage.atomic_io import Lock, check_place, write_whole
@@ -53,6 +56,7 @@ FEATURES, MATCHES, PAIRS, REPEATS = "features.h5", "matches.h5", "pairs.txt", "r
 LOOKS, MERGED = "looks.h5", "merged.h5"
 
 
+LookAt = Literal["missing", "all"]
 SfmPairing = Literal["exhaustive", "sequential", "retrieval", "spatial"]
 assert get_args(SfmPairing)[:-1] == PAIRINGS
 
@@ -69,10 +73,15 @@ class SfmOptions(PairingOptions):
     cameras: CameraOptions = CameraOptions()  # noqa: RUF009 - frozen
     fixed_intrinsics: bool = setting(False, "Keep the intrinsics as they are: known, or guessed from EXIF.")
     second_look: str = setting(
-        "none",
-        "Look again at each pair of photos that show the same, see `match`: several times the matches, for one to "
-        "three seconds a pair and core; auto: with logpolar-sf, or its int8 variant if the first model is one; same: "
-        "with the first model; none; or a model.",
+        "auto",
+        "Look again at pairs of photos, see `match`, with this model: several times the matches, for one to three "
+        "seconds a pair and core. auto: logpolar-sf, or its int8 variant if the first model is one; same: the first "
+        "model; none: look once.",
+    )
+    look_at: LookAt = setting(  # noqa: RUF009 - it makes a field
+        "missing",
+        "Pairs that are looked at again: those of photos that the model lacks, if there are any, or all.",
+        choices=get_args(LookAt),
     )
     region_size: int = setting(
         DEFAULT_REGION_SIZE, "Longer side, in pixels, at which a second look sees what two photos share.", 64, 8192
@@ -139,12 +148,56 @@ def reconstruct(
         run = _Run(photos, output, options, inputs, jobs, overwrite, progress, say, warn)
         names, left_out = run.extract(images, open_extractor)
         chosen, made_of = run.match(names, matching, device, poses)
-        before = read_report(output)
-        if not overwrite and before and before.made_of == made_of:
+        before = run.report
+        if before and before.made_of == made_of:
             say("database and model are up to date")
             return before
-        run.look_again(chosen, open_second)
-        return run.map(names, chosen, made_of, left_out, poses)
+        mapped = partial(run.map, names, chosen, left_out, poses)
+        if open_second is None or poses:  # with known poses there is nothing to find
+            return mapped(made_of)
+        if options.look_at == "all":
+            run.look_again(chosen, names, chosen, open_second)
+            return mapped(made_of)
+        again = partial(run.look_again, names=names, chosen=chosen, open_second=open_second)
+        return _with_missing(run, set(names), chosen, made_of, mapped, again)
+
+
+def _with_missing(
+    run: _Run,
+    names: set[str],
+    chosen: list[Pair],
+    made_of: str,
+    mapped: Callable[[str], SfmReport],
+    look_again: Callable[[list[Pair]], int],
+) -> SfmReport:
+    """Maps; if photos are missing from the model, looks again at their pairs and maps again, unless that loses more.
+
+    The first report is marked as such: a run that is stopped before the end does not end there.
+    """
+    first = f"{made_of}, first look"
+    report, failure = run.report, None
+    if report is None or report.made_of != first:
+        try:
+            report = mapped(first)
+        except NoModelError as error:
+            report, failure = None, error
+    known = {image.name for image in report.registered} if report else set()
+    pairs = [pair for pair in chosen if not known.issuperset(pair)]
+    if pairs:
+        run.say(f"{len(names - known)} of {len(names)} photos are missing from the model")
+    if pairs and look_again(pairs):
+        try:
+            again = mapped(made_of)
+        except NoModelError as error:
+            again, failure = None, error
+        if again and len(again.registered) >= len(known):
+            return again
+        run.look_once()
+        report = mapped(first) if report else None
+    if report is None:
+        assert failure
+        raise failure
+    return write_report(run.output, replace(report, made_of=made_of))
 
 
 def _check_folders(photos: Path, output: Path) -> None:
@@ -169,11 +222,11 @@ class _Run:
         say: Callable[[str], None],
         warn: Callable[[str], None],
     ) -> None:
-        self._photos, self._output, self._options, self._inputs = photos, output, options, inputs
-        self._jobs, self._overwrite, self._progress, self._say, self._warn = jobs, overwrite, progress, say, warn
+        self._photos, self.output, self._options, self._inputs = photos, output, options, inputs
+        self._jobs, self._overwrite, self._progress, self.say, self._warn = jobs, overwrite, progress, say, warn
         self._clock = _Stopwatch()
-        self._features, self._matches = inputs.features or output / FEATURES, output / MATCHES
         self._masks: dict[str, Path] = {}
+        self.look_once()
         self._positions: dict[str, Position] = {}
 
     def extract(self, images: dict[str, Path], open_extractor: OpenExtractor) -> tuple[list[str], dict[str, str]]:
@@ -205,7 +258,7 @@ class _Run:
             raise LogpolarError("masks are for keypoints that are yet to be detected; give them to `logpolar extract`")
         with open_features(self._features) as file:
             missing = images.keys() - set(file.names())
-        self._say(f"features of {len(images) - len(missing)} photos in {self._features}")
+        self.say(f"features of {len(images) - len(missing)} photos in {self._features}")
         return {name: f"{name}: not in {self._features}" for name in sorted(missing)}
 
     def _extract(self, images: dict[str, Path], open_extractor: OpenExtractor) -> dict[str, str]:
@@ -216,14 +269,14 @@ class _Run:
         masks = find_masks(self._inputs.masks, images) if self._inputs.masks else None
         for name in sorted(images.keys() - masks.keys()) if masks else ():
             self._warn(f"{name}: no mask in {self._inputs.masks}")
-        self._say(f"features of {len(images)} photos")
+        self.say(f"features of {len(images)} photos")
         report = extract_images(
             images, self._features, open_extractor, self._jobs, self._overwrite, self._progress, masks=masks
         )
         if masks is not None:
             self._masks = masks
             used = len(masks.keys() - report.failed.keys())
-            self._say(f"masks: {report.masked} keypoints of {used} photos dropped")
+            self.say(f"masks: {report.masked} keypoints of {used} photos dropped")
         return dict(report.failed)
 
     def match(
@@ -235,9 +288,9 @@ class _Run:
         from logpolar.sfm.georegistration import read_positions
 
         self._positions = read_positions(self._photos, names, self._warn)
-        chosen = _choose(self._output, self._features, names, self._options, self._inputs.pairs, self._positions)
+        chosen = _choose(self.output, self._features, names, self._options, self._inputs.pairs, self._positions)
         self._clock.lap("pairs")
-        self._say(f"matches of {len(chosen)} pairs")
+        self.say(f"matches of {len(chosen)} pairs")
         match_pairs(
             self._features, self._matches, chosen, matching, self._jobs, self._overwrite, self._progress, device
         )
@@ -246,33 +299,45 @@ class _Run:
             content = [names, sorted(chosen), file.settings, asdict(self._options), poses.poses if poses else None]
         return chosen, hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
-    def look_again(self, chosen: list[Pair], open_second: OpenExtractor | None) -> None:
-        """Second looks at the pairs; features and matches are then those of both looks."""
+    def look_once(self) -> None:
+        """Features and matches are those of the first look."""
+        self._features, self._matches = self._inputs.features or self.output / FEATURES, self.output / MATCHES
+        (self.output / MERGED).unlink(missing_ok=True)
+
+    def look_again(self, pairs: list[Pair], names: list[str], chosen: list[Pair], open_second: OpenExtractor) -> int:
+        """Second looks at some of the chosen pairs of photos; how many matches they add.
+
+        If any, features and matches are those of both looks from here on.
+        """
         from logpolar.sfm.second_looks import LookSources, look_at_pairs, merge_looks
 
-        if open_second is None:
-            (self._output / MERGED).unlink(missing_ok=True)
-            return
-        size, looks = self._options.region_size, self._output / LOOKS
-        self._say(f"second looks at {len(chosen)} pairs")
+        size, looks = self._options.region_size, self.output / LOOKS
+        self.say(f"second looks at {len(pairs)} pairs")
         sources = LookSources(self._photos, self._features, self._matches, open_second, size, self._masks)
-        report = look_at_pairs(sources, looks, chosen, self._jobs, self._overwrite, self._progress)
-        self._say(f"second looks: {report.matches} matches more, of {report.gained} pairs")
-        merge_looks(self._features, self._matches, looks, self._output / MERGED, chosen)
-        self._features = self._matches = self._output / MERGED
+        report = look_at_pairs(sources, looks, pairs, self._jobs, self._overwrite, self._progress)
+        self.say(f"second looks: {report.matches} matches more, of {report.gained} pairs")
+        if report.matches:
+            merge_looks(self._features, self._matches, looks, self.output / MERGED, names, chosen)
+            self._features = self._matches = self.output / MERGED
         self._clock.lap("second looks")
+        return report.matches
+
+    @property
+    def report(self) -> SfmReport | None:
+        """Of an earlier run that is not to be overwritten."""
+        return None if self._overwrite else read_report(self.output)
 
     def map(
         self,
         names: list[str],
         chosen: list[Pair],
-        made_of: str,
         left_out: dict[str, str],
         poses: KnownPoses | None,
+        made_of: str,
     ) -> SfmReport:
         """Database, verification, refinement and model."""
-        options, output = self._options, self._output
-        self._say("database and verification")
+        options, output = self._options, self.output
+        self.say("database and verification")
         claim_folder(output, reset=True)
         cameras = replace(options.cameras, camera_mode="per-image") if poses and poses.cameras else options.cameras
         export = ExportOptions(cameras, seed=options.seed, refine=options.refine)
@@ -281,7 +346,7 @@ class _Run:
         given["positions"] = self._positions
         written = export_database(*files, self._photos, options=export, overwrite=True, **given)
         self._clock.lap("verification")
-        self._say(f"mapping: {written.verified} of {written.pairs} pairs verified")
+        self.say(f"mapping: {written.verified} of {written.pairs} pairs verified")
         mapping = MapperOptions(
             options.seed,
             options.min_model_size,

@@ -158,13 +158,20 @@ def _chosen(features: Features, rows: Rows | NDArray[np.integer[Any]]) -> Featur
     return replace(features, keypoints=features.keypoints[rows], descriptors=features.descriptors[rows])
 
 
-def merge_looks(features: Path, matches: Path, looks: Path, output: Path, pairs: Sequence[Pair]) -> None:
-    """Write features and matches of both looks at pairs into one file; rows of the first look stay what they are."""
-    by_image: dict[str, list[tuple[Pair, int]]] = defaultdict(list)
-    for pair in pairs:
+def merge_looks(
+    features: Path, matches: Path, looks: Path, output: Path, names: Iterable[str], pairs: Sequence[Pair]
+) -> None:
+    """Write features of photos and matches of pairs, of both looks, into one file; rows of the first look stay.
+
+    Pairs without a second look keep the matches that they have.
+    """
+    by_image: dict[str, list[tuple[Pair, int]]] = {name: [] for name in names}
+    with FeatureFile(looks) as added:
+        there = set(added.names())
+    for pair in (pair for pair in pairs if _entry(pair, 1) in there):
         for side, name in enumerate(pair, 1):
             by_image[name].append((pair, side))
-    rows: dict[tuple[Pair, int], Rows] = {}
+    rows: dict[tuple[Pair, int], Rows] = defaultdict(lambda: np.zeros(0, np.intp))
     counts: dict[str, int] = {}
     with open_features(features) as before, FeatureFile(looks) as added, MatchFile(matches) as found:
         settings = {**before.settings, "second_look": added.settings["second_look"]}
@@ -200,8 +207,8 @@ def merge_features(whole: Features, parts: Sequence[Features]) -> tuple[Features
     if len(kept):
         keypoints = keypoints + _joined([part.keypoints for part in parts])[kept]
         descriptors.append(np.concatenate([part.descriptors for part in parts])[kept])
-    ends = np.cumsum([len(part) for part in parts])[:-1]
-    return replace(whole, keypoints=keypoints, descriptors=np.concatenate(descriptors)), np.split(target, ends)
+    rows = np.split(target, np.cumsum([len(part) for part in parts])[:-1])[: len(parts)]
+    return replace(whole, keypoints=keypoints, descriptors=np.concatenate(descriptors)), rows
 
 
 def _nearest(points: FloatArray, others: FloatArray, radius: float) -> Rows:

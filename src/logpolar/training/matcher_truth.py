@@ -45,7 +45,7 @@ def transfer(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def project(xy: Tensor, depth: Tensor, infinite: Tensor, shift: Tensor) -> Projected:
-    """Keypoints (B, N, 2) of depths (B, N), by the convention of ``matcher_views``, in the other view."""
+    """Keypoints (B, N, 2) of depths (B, N), by the convention of ``matcher_sources``, in the other view."""
     known = torch.isfinite(depth)
     deep = torch.where(known, depth, 1.0)
     x, y = xy[..., 0], xy[..., 1]
