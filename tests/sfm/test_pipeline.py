@@ -112,6 +112,8 @@ class TestSecondLooks:
         assert any(len(view.points2D) > 300 for view in views)
         (found,) = Localiser(output).localise([photos / "2.png"])
         assert found.inliers > 20
+        assert reconstruct(photos, output, open_few, options, open_second=fail) == twice
+        assert (output / "merged.h5").exists()
         again = reconstruct(photos, output, open_few, replace(options, second_look="none"))
         assert again.points == once.points
         assert not (output / "merged.h5").exists()

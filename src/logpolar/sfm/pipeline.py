@@ -154,6 +154,7 @@ def reconstruct(
             return before
         mapped = partial(run.map, names, chosen, left_out, poses)
         if open_second is None or poses:  # with known poses there is nothing to find
+            run.look_once()
             return mapped(made_of)
         if options.look_at == "all":
             run.look_again(chosen, names, chosen, open_second)
@@ -177,6 +178,7 @@ def _with_missing(
     first = f"{made_of}, first look"
     report, failure = run.report, None
     if report is None or report.made_of != first:
+        run.look_once()
         try:
             report = mapped(first)
         except NoModelError as error:
@@ -226,7 +228,7 @@ class _Run:
         self._jobs, self._overwrite, self._progress, self.say, self._warn = jobs, overwrite, progress, say, warn
         self._clock = _Stopwatch()
         self._masks: dict[str, Path] = {}
-        self.look_once()
+        self._features, self._matches = inputs.features or output / FEATURES, output / MATCHES
         self._positions: dict[str, Position] = {}
 
     def extract(self, images: dict[str, Path], open_extractor: OpenExtractor) -> tuple[list[str], dict[str, str]]:
@@ -300,7 +302,7 @@ class _Run:
         return chosen, hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def look_once(self) -> None:
-        """Features and matches are those of the first look."""
+        """From here on features and matches are those of the first look."""
         self._features, self._matches = self._inputs.features or self.output / FEATURES, self.output / MATCHES
         (self.output / MERGED).unlink(missing_ok=True)
 
