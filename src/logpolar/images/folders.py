@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterable
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from logpolar.errors import ImageError
@@ -74,3 +75,16 @@ def unnamed_images(names: Iterable[str]) -> dict[str, str]:
     """Names that are not valid UTF-8 and so cannot be stored in HDF5, with the reason."""
     bad = [name for name in names if name.encode(errors="ignore").decode() != name]
     return {name: f"{name!a}: the file's name cannot be written in UTF-8" for name in bad}
+
+
+def copied_files(images: Mapping[str, Path]) -> Iterator[tuple[str, list[str]]]:
+    """Photos whose files are equal, each first one with the others; copies add no view."""
+    by_size: dict[int, list[str]] = {}
+    for name, path in sorted(images.items()):
+        if path.is_file():
+            by_size.setdefault(path.stat().st_size, []).append(name)
+    for names in by_size.values():
+        groups: dict[str, list[str]] = {}
+        for name in names if len(names) > 1 else ():
+            groups.setdefault(hashlib.sha256(images[name].read_bytes()).hexdigest(), []).append(name)
+        yield from ((first, others) for first, *others in groups.values() if others)

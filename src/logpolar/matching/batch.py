@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
@@ -22,9 +21,7 @@ from logpolar.matching.options import MatchingOptions
 from logpolar.matching.pairs import Pair, each_once
 from logpolar.storage.collection_files import new_part
 from logpolar.storage.collections import Item, Part, finished_part
-
-_SECONDS = 2.0
-"""Time between writes, and so what a killed run loses; to write each pair by itself would take longer than matching."""
+from logpolar.storage.hdf5 import in_lumps
 
 _Found: TypeAlias = tuple[int, Matches]
 """The number of keypoints of a pair's first image, and the matches."""
@@ -100,18 +97,9 @@ def _is_in(pair: Pair, finished: set[Pair] | set[Item]) -> bool:
 
 def _into_file(writer: MatchWriter, found: Iterable[tuple[Pair, _Found]]) -> Iterator[int]:
     """Stores pairs; yields the number of matches of each."""
-    waiting: dict[Pair, _Found] = {}
-    last = time.monotonic()
-    try:
-        for pair, result in found:
-            waiting[pair] = result
-            yield len(result[1])
-            if time.monotonic() - last > _SECONDS:
-                writer.add(waiting)
-                waiting, last = {}, time.monotonic()
-    finally:
-        if waiting:
-            writer.add(waiting)
+    for stored in in_lumps(({pair: result} for pair, result in found), writer.add):
+        ((_, matches),) = stored.values()
+        yield len(matches)
 
 
 def _into_shards(

@@ -296,3 +296,12 @@ def _triangulate(rays: list[tuple[Any, Any, Matrix]]) -> Matrix | None:
     if not np.linalg.cond(left) < _WORST_CONDITION:
         return None
     return np.asarray(np.linalg.solve(left, right), np.float64)
+
+
+def in_metres(positions: Mapping[str, Position]) -> dict[str, list[float]]:
+    """East, north and up of the mean position."""
+    if not positions:
+        raise LogpolarError("spatial pairing needs photos with GPS positions in their EXIF data; these have none")
+    places = np.array(list(positions.values()))
+    middle = tuple(places.mean(axis=0).tolist())
+    return dict(zip(positions, to_enu(places, (middle[0], middle[1], middle[2])).tolist(), strict=True))

@@ -300,6 +300,20 @@ def write_report(output: Path, report: SfmReport) -> SfmReport:
     return report
 
 
+class Stopwatch:
+    """Seconds of the stages of a run."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, stage: str) -> None:
+        """What has passed since the last call was spent in this stage."""
+        now = time.perf_counter()
+        self.seconds[stage] = round(now - self._last, 3)
+        self._last = now
+
+
 def registered_images(model: Any) -> list[RegisteredImage]:
     """Sorted by name."""
     found = []

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -38,6 +37,7 @@ from logpolar.sfm.mapper import (
     MapperOptions,
     NoModelError,
     SfmReport,
+    Stopwatch,
     claim_folder,
     map_database,
     read_report,
@@ -226,7 +226,7 @@ class _Run:
     ) -> None:
         self._photos, self.output, self._options, self._inputs = photos, output, options, inputs
         self._jobs, self._overwrite, self._progress, self.say, self._warn = jobs, overwrite, progress, say, warn
-        self._clock = _Stopwatch()
+        self._clock = Stopwatch()
         self._masks: dict[str, Path] = {}
         self._features, self._matches = inputs.features or output / FEATURES, output / MATCHES
         self._positions: dict[str, Position] = {}
@@ -234,8 +234,9 @@ class _Run:
     def extract(self, images: dict[str, Path], open_extractor: OpenExtractor) -> tuple[list[str], dict[str, str]]:
         """Names of photos with features, and reasons of those left out."""
         from logpolar.features.collections import open_features
+        from logpolar.images import copied_files
 
-        for first, others in _copies(images):
+        for first, others in copied_files(images):
             self._warn(f"{first}: copies of this photo add nothing: {some_of(others)}")
         left_out = self._find(images) if self._inputs.features else self._extract(images, open_extractor)
         self._clock.lap("features")
@@ -360,31 +361,6 @@ class _Run:
         return map_database(*where, left_out, self._progress, self._clock.seconds, poses)
 
 
-class _Stopwatch:
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._last = time.perf_counter()
-
-    def lap(self, stage: str) -> None:
-        """What has passed since the last call was spent in this stage."""
-        now = time.perf_counter()
-        self.seconds[stage] = round(now - self._last, 3)
-        self._last = now
-
-
-def _copies(images: Mapping[str, Path]) -> Iterator[tuple[str, list[str]]]:
-    """Photos whose files are equal, each first one with the others; copies add no view."""
-    by_size: dict[int, list[str]] = {}
-    for name, path in sorted(images.items()):
-        if path.is_file():
-            by_size.setdefault(path.stat().st_size, []).append(name)
-    for names in by_size.values():
-        groups: dict[str, list[str]] = {}
-        for name in names if len(names) > 1 else ():
-            groups.setdefault(hashlib.sha256(images[name].read_bytes()).hexdigest(), []).append(name)
-        yield from ((first, others) for first, *others in groups.values() if others)
-
-
 def _choose(
     output: Path,
     features: Path,
@@ -394,29 +370,17 @@ def _choose(
     positions: Mapping[str, Position],
 ) -> list[Pair]:
     from logpolar.features.collections import open_features
+    from logpolar.sfm.georegistration import in_metres
 
     if pairs:
         chosen = read_pairs(pairs, names)
     elif options.pairing == "spatial":
-        chosen = spatial_pairs(names, _in_metres(positions), options.neighbours)
+        chosen = spatial_pairs(names, in_metres(positions), options.neighbours)
     else:
         with open_features(features) as file:
             chosen = choose_pairs(names, options, file)
     write_whole(output / PAIRS, "".join(f"{first} {second}\n" for first, second in chosen).encode())
     return chosen
-
-
-def _in_metres(positions: Mapping[str, Position]) -> dict[str, list[float]]:
-    """East, north and up of the mean position."""
-    import numpy as np
-
-    from logpolar.sfm.georegistration import to_enu
-
-    if not positions:
-        raise LogpolarError("spatial pairing needs photos with GPS positions in their EXIF data; these have none")
-    places = np.array(list(positions.values()))
-    middle = tuple(places.mean(axis=0).tolist())
-    return dict(zip(positions, to_enu(places, (middle[0], middle[1], middle[2])).tolist(), strict=True))
 
 
 def map_again(photos: str | Path, output: str | Path, seed: int, min_model_size: int = 3) -> SfmReport:

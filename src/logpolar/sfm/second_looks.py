@@ -10,7 +10,6 @@ pairs found at the same place makes one track.
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -38,6 +37,7 @@ from logpolar.keypoints import Keypoints
 from logpolar.matching.files import MatchFile, PairWriter
 from logpolar.matching.nearest import Matches
 from logpolar.matching.pairs import Pair
+from logpolar.storage.hdf5 import in_lumps
 from logpolar.types import FloatArray
 
 MODEL = "fundamental"
@@ -45,9 +45,6 @@ MODEL = "fundamental"
 
 _SAME_PLACE = 1.0
 """Keypoints that are closer than this are one, in pixels of the image as it was described."""
-
-_SECONDS = 2.0
-"""Time between writes, and so what a killed run loses."""
 
 _KEPT_IMAGES = 32
 """Whole images whose second features a process keeps for their next pairs."""
@@ -93,17 +90,10 @@ def look_at_pairs(
         workers = Workers(jobs).at_most(len(todo))
         arguments = sources, 0 if workers.is_here else workers.threads
         with show_progress(len(pairs), "second looks", "pair", progress, len(pairs) - len(todo)) as bar:
-            waiting, last = dict[str, Features](), time.monotonic()
-            try:
-                for pair, (first, second) in on_workers(_look, todo, workers, _Looker, arguments):
-                    waiting |= {_entry(pair, 1): first, _entry(pair, 2): second}
-                    bar.update()
-                    if time.monotonic() - last > _SECONDS:
-                        writer.add_many(waiting)
-                        waiting, last = {}, time.monotonic()
-            finally:
-                if waiting:
-                    writer.add_many(waiting)
+            found = on_workers(_look, todo, workers, _Looker, arguments)
+            both = ({_entry(pair, side): part for side, part in enumerate(parts, 1)} for pair, parts in found)
+            for _ in in_lumps(both, writer.add_many):
+                bar.update()
     with FeatureFile(output) as file:
         counts = [file.count(_entry(pair, 1)) for pair in pairs]
     return LookReport(len(pairs), sum(count > 0 for count in counts), sum(counts))

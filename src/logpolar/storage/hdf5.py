@@ -7,7 +7,8 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +26,11 @@ from logpolar.storage.inputs import parse_json
 Write: TypeAlias = Callable[[Any], None]
 OpenFile = TypeVar("OpenFile", bound="Hdf5File")
 OpenWriter = TypeVar("OpenWriter", bound="Hdf5Writer")
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+LUMP_SECONDS = 2.0
+"""Time between writes of ``in_lumps``."""
 
 
 @dataclass(frozen=True)
@@ -267,3 +273,23 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in settings.items():
         flat.update(_flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value})
     return flat
+
+
+def in_lumps(
+    found: Iterable[dict[Key, Value]], write: Callable[[dict[Key, Value]], object]
+) -> Iterator[dict[Key, Value]]:
+    """The same items, written some at a time: each by itself would take longer than to make it.
+
+    What is found in ``LUMP_SECONDS`` is what a killed run loses; an error, or an end, writes what is there.
+    """
+    waiting, last = dict[Key, Value](), time.monotonic()
+    try:
+        for each in found:
+            waiting |= each
+            yield each
+            if time.monotonic() - last > LUMP_SECONDS:
+                write(waiting)
+                waiting, last = {}, time.monotonic()
+    finally:
+        if waiting:
+            write(waiting)
